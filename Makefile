@@ -1,0 +1,48 @@
+# Everything a developer or CI runs. `make` alone lists the targets.
+PYTHON ?= python3
+BIN := .venv/bin
+BENCHMARKS := $(basename $(notdir $(wildcard benchmarks/[a-z]*.py)))
+PIP_INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
+# One torch thread per worker: two workers already fill two cores.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+
+.PHONY: help setup test test-all check format bench demo clean
+
+help:
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' Makefile
+
+setup: .venv/.installed  ## make .venv with everything the other targets need
+
+.venv/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	@echo "installing into .venv: takes a minute or two"
+	$(PIP_INSTALL) -e '.[dev,hf,demo]'
+	$(PIP_INSTALL) -e '.[vision]' || echo "no torchvision here: the tests that want it are skipped"
+	@touch $@
+
+test: setup  ## run the tests, without the slow ones
+	$(PYTEST) -m "not slow and not network"
+
+test-all: setup  ## run every test, with 500 examples for each property
+	HYPOTHESIS_PROFILE=thorough $(PYTEST)
+
+check: setup  ## check format, lint, types and the import contract
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+
+format: setup  ## format the code and fix what lint can fix
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+bench: setup  ## run every benchmark: tables here, JSON in benchmarks/results/
+	@mkdir -p benchmarks/results
+	@set -e; for name in $(BENCHMARKS); do $(BIN)/python -m benchmarks.$$name; done
+
+demo: setup  ## prune a ResNet and show what came of it
+	$(BIN)/python examples/prune_resnet.py
+
+clean:  ## remove .venv and every cache
+	rm -rf .venv dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,25 @@
+"""Optimal Brain Connection: remove whole channels and heads from trained networks."""
+
+from obc.errors import ObcError
+from obc.planning.budget import Cost, cost
+from obc.planning.plan import Plan
+from obc.surgery.slicing import apply
+from obc.surgery.verify import verify
+from obc.trace.layers import handler
+from obc.trace.sites import Frozen, Member, Site, Sites
+from obc.trace.tracer import trace
+
+__all__ = [
+    "Cost",
+    "Frozen",
+    "Member",
+    "ObcError",
+    "Plan",
+    "Site",
+    "Sites",
+    "apply",
+    "cost",
+    "handler",
+    "trace",
+    "verify",
+]

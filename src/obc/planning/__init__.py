@@ -1,0 +1,1 @@
+"""What to remove: targets, costs and plans."""

@@ -1,0 +1,129 @@
+"""A plan: which channels of each site are kept, in the coordinates of the original model."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from torch import Tensor, nn
+
+from obc.errors import ObcError, closest
+from obc.planning.example import describe
+from obc.trace.sites import Sites, shapes_of
+
+
+class SitePlan(BaseModel):
+    """What one site keeps of its channels."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    size: int = Field(gt=0)
+    kept: list[int] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _ordered(self) -> SitePlan:
+        _check_kept(self.kept, self.size)
+        return self
+
+
+class Plan(BaseModel):
+    """Made by `obc.plan` or `Plan.from_kept`; replayed by `obc.apply` on any copy of the model.
+
+    >>> from obc import trace
+    >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    >>> plan = Plan.from_kept(trace(net, torch.zeros(1, 4)), {"0": [0, 2, 5]})
+    >>> plan.kept
+    {'0': [0, 2, 5]}
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    format: Literal["obc.plan"] = "obc.plan"
+    version: Literal[1] = 1
+    sites: dict[str, SitePlan]
+    shapes: dict[str, list[int]]
+    example: dict[str, Any] | None = None
+
+    @classmethod
+    def from_kept(cls, sites: Sites, kept: Mapping[str, Sequence[int] | Tensor]) -> Plan:
+        """Keep these channels of each named site; sites that are not named keep all of theirs."""
+        chosen = {}
+        for name, indices in kept.items():
+            site = sites[name]
+            values = [int(i) for i in indices]
+            try:
+                _check_kept(sorted(values), site.size)
+            except ValueError as error:
+                raise ObcError(f"site '{name}': {error}") from None
+            chosen[name] = SitePlan(size=site.size, kept=sorted(values))
+        return cls(
+            sites=chosen,
+            shapes={n: list(s) for n, s in sites.shapes.items()},
+            example=describe(sites.example),
+        )
+
+    @property
+    def kept(self) -> dict[str, list[int]]:
+        return {name: list(site.kept) for name, site in self.sites.items()}
+
+    def check(self, model: nn.Module) -> None:
+        """Refuse a model whose shapes are not those the plan was made for."""
+        shapes = shapes_of(model)
+        for name, shape in self.shapes.items():
+            if name not in shapes:
+                raise ObcError(f"the plan is for another model: no '{name}' here{closest(name, shapes)}")
+            if list(shapes[name]) != shape:
+                raise ObcError(
+                    f"the plan is for another model: '{name}' is {list(shapes[name])} here, "
+                    f"{shape} in the plan"
+                )
+        extra = next((n for n in shapes if n not in self.shapes), None)
+        if extra is not None:
+            raise ObcError(f"the plan is for another model: it knows no '{extra}'")
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the plan as JSON, aside first, so that no half-written file is ever seen."""
+        target = Path(path)
+        text = json.dumps(self.model_dump(), indent=1)
+        with tempfile.NamedTemporaryFile(
+            "w", dir=target.parent, prefix=target.name, delete=False, encoding="utf-8"
+        ) as aside:
+            try:
+                aside.write(text)
+                aside.flush()
+                os.fsync(aside.fileno())
+            except BaseException:
+                Path(aside.name).unlink()
+                raise
+        os.replace(aside.name, target)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Plan:
+        """Read a plan and check all of it."""
+        try:
+            return cls.model_validate_json(Path(path).read_bytes())
+        except FileNotFoundError:
+            raise ObcError(f"no plan at {path}") from None
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(str(part) for part in first["loc"]) or "the file"
+            raise ObcError(f"{path} is not a plan this version reads: {where}: {first['msg']}") from None
+
+
+def _check_kept(kept: Sequence[int], size: int) -> None:
+    if not kept:
+        raise ValueError("nothing would be kept; keep at least one channel")
+    for a, b in zip(kept, kept[1:], strict=False):
+        if a == b:
+            raise ValueError(f"channel {a} is kept twice")
+        if a > b:
+            raise ValueError(f"kept channels must be in order; {b} comes after {a}")
+    for i in (kept[0], kept[-1]):
+        if not 0 <= i < size:
+            raise ValueError(f"channel {i} is out of range; there are {size}")

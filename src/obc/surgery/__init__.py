@@ -1,0 +1,1 @@
+"""Removing channels, and proving that nothing else changed."""

@@ -1,0 +1,108 @@
+"""`obc.apply`: cut the planned channels out of a model in place, proven or not at all."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from obc.errors import ObcError
+from obc.planning.example import rebuild
+from obc.planning.plan import Plan
+from obc.surgery.optimizer import carry_over, check_state
+from obc.surgery.verify import difference, masked_outputs
+from obc.trace.layers import Snapshot, cut, unchanged
+from obc.trace.sites import Sites
+from obc.trace.tracer import Tracing, forward, outputs
+from obc.trace.trial import kept_positions, take
+
+
+def apply(
+    model: nn.Module,
+    plan: Plan,
+    *,
+    optimizer: torch.optim.Optimizer | None = None,
+    example: Any = None,
+) -> nn.Module:
+    """Remove what the plan removes, in place, and return the model.
+
+    The model is traced, cut and run; its output must be that of the original with the removed
+    channels masked. If anything fails, the model is as it was and the error says where. With
+    `optimizer`, momentum and Adam buffers are sliced along. `example` replaces the plan's own.
+
+    >>> from obc import trace
+    >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    >>> apply(net, Plan.from_kept(trace(net, torch.zeros(1, 4)), {"0": [0, 2, 5]}))
+    Sequential(
+      (0): Linear(in_features=4, out_features=3, bias=True)
+      (1): ReLU()
+      (2): Linear(in_features=3, out_features=2, bias=True)
+    )
+    """
+    plan.check(model)
+    if example is None:
+        example = _own_example(model, plan)
+    tracing = Tracing(model, example)
+    _check_sites(tracing.sites, plan)
+    kept = kept_positions(model, tracing.sites, plan.kept)
+    if optimizer is not None:
+        check_state(model, optimizer, kept)
+    reference = masked_outputs(tracing, plan.kept)
+    before = Snapshot(model)
+    try:
+        new = cut(model, kept, sliced)
+        with unchanged(model):
+            difference(reference, outputs(forward(model, example)))
+    except Exception as error:
+        before.restore()
+        raise ObcError(f"{error}; {_culprits(tracing, plan)}; the model is as it was") from error
+    if optimizer is not None:
+        carry_over(model, optimizer, kept, new)
+    return model
+
+
+def sliced(tensor: Tensor, kept: dict[int, Tensor]) -> Tensor:
+    """The kept part of a parameter or buffer, as what it was: type, gradient, hooks, attributes."""
+    part = take(tensor.detach(), kept)
+    if not isinstance(tensor, nn.Parameter):
+        return part
+    new = type(tensor)(part, tensor.requires_grad)
+    new.__dict__.update(tensor.__dict__)
+    if tensor.grad is not None:
+        new.grad = take(tensor.grad, kept)
+    for hook in (tensor._backward_hooks or {}).values():
+        new.register_hook(hook)
+    for hook in (tensor._post_accumulate_grad_hooks or {}).values():
+        new.register_post_accumulate_grad_hook(hook)
+    return new
+
+
+def _own_example(model: nn.Module, plan: Plan) -> Any:
+    if plan.example is None:
+        raise ObcError("this plan keeps no example; pass one as apply(model, plan, example=...)")
+    first = next((p for p in model.parameters() if p.is_floating_point()), torch.zeros(()))
+    return rebuild(plan.example, first.device, first.dtype)
+
+
+def _check_sites(sites: Sites, plan: Plan) -> None:
+    for name, part in plan.sites.items():
+        if sites[name].size != part.size:
+            raise ObcError(
+                f"site '{name}' has {sites[name].size} channels here, {part.size} in the plan"
+            )
+
+
+def _culprits(tracing: Tracing, plan: Plan) -> str:
+    """Which sites fail on their own: what to leave out."""
+    model, bad = tracing.model, []
+    for name, channels in plan.kept.items():
+        alone = {name: channels}
+        try:
+            reference = masked_outputs(tracing, alone)
+            with unchanged(model):
+                cut(model, kept_positions(model, tracing.sites, alone), sliced)
+                difference(reference, outputs(forward(model, tracing.example)))
+        except Exception:
+            bad.append(name)
+    return f"the cause is in {', '.join(bad)}" if bad else "no single site is the cause"

@@ -1,0 +1,235 @@
+"""Run a model once while channel ids ride along with its data (fact 3 of the method page).
+
+Every dimension of every parameter gets ids, one per index. A tensor in flight carries *labels*:
+each label is an integer tensor of the same number of dimensions, of size 1 wherever the id does
+not change, so that `[1, 64, 1, 1]` labels the channels of `[8, 64, 32, 32]`. An id of -1 marks a
+position that no parameter stands for, such as padding.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from obc.trace.ledger import Ledger, Place
+from obc.trace.modules import ModuleStack
+
+# Recurrent layers check sizes in Python and C++ alike; nothing inside them may shrink.
+OPAQUE: tuple[type[nn.Module], ...] = (nn.RNNBase, nn.RNNCellBase)
+_NOT_USER_CODE = (
+    f"{Path(torch.__file__).parent}{os.sep}",
+    f"{Path(__file__).parent}{os.sep}",
+    str(Path(sysconfig.get_paths()["stdlib"]) / "contextlib.py"),
+)
+
+
+@dataclass(frozen=True)
+class Tracked:
+    """What is known of a tensor: its labels, and whether only weights went into it."""
+
+    labels: tuple[Tensor, ...] = ()
+    weight: bool = False
+
+
+@dataclass
+class Leaf:
+    """A parameter or buffer of the model and the ids of each of its dimensions."""
+
+    name: str
+    tensor: Tensor
+    dims: tuple[Tensor | None, ...]
+
+    @property
+    def labels(self) -> tuple[Tensor, ...]:
+        shape = [1] * len(self.dims)
+        views = []
+        for dim, ids in enumerate(self.dims):
+            if ids is not None:
+                views.append(ids.view(*shape[:dim], -1, *shape[dim + 1 :]))
+        return tuple(views)
+
+
+@dataclass
+class Call:
+    """One operator call, with its arguments by name."""
+
+    flow: Flow
+    func: Any
+    args: dict[str, Any]
+    out: Any
+    place: Place
+
+    @property
+    def ledger(self) -> Ledger:
+        return self.flow.ledger
+
+    def __getitem__(self, name: str) -> Any:
+        return self.args.get(name)
+
+    def of(self, tensor: Any) -> Tracked | None:
+        """What is known of a tensor; None for constants made along the way, which follow shapes."""
+        return self.flow.of(tensor) if isinstance(tensor, Tensor) else None
+
+    def labels(self, name: str) -> tuple[Tensor, ...]:
+        found = self.of(self[name])
+        return found.labels if found else ()
+
+    def tensors(self) -> list[Tensor]:
+        return [t for t in tree_leaves(self.args) if isinstance(t, Tensor)]
+
+
+@dataclass
+class Step:
+    """What `trial` needs to know of one call to find out later who is to blame."""
+
+    name: str
+    place: Place
+    ids: tuple[Tensor, ...] = field(repr=False)
+
+
+Rule = Callable[[Call], Any]
+
+
+class Flow(TorchDispatchMode):
+    """The mode under which the model runs; afterwards `ledger`, `leaves` and `steps` tell."""
+
+    def __init__(self, model: nn.Module, find: Callable[[Any], Rule]) -> None:
+        super().__init__()
+        self.ledger = Ledger()
+        self.find = find
+        self.leaves: dict[int, Leaf] = {}
+        self.steps: list[Step] = []
+        self.ops: list[str] = []
+        self._known = WeakTensorKeyDictionary()
+        self._names = {id(t): n for n, t in _tensors(model)}
+        self._stack = ModuleStack(model)
+
+    def __enter__(self) -> Any:
+        self._stack.start()
+        return super().__enter__()
+
+    def __exit__(self, *exception: Any) -> None:
+        super().__exit__(*exception)
+        self._stack.stop()
+
+    def watch_inputs(self, example: Any) -> None:
+        """The example's own dimensions are data: they never shrink."""
+        for tensor in tree_leaves(example):
+            if isinstance(tensor, Tensor):
+                self._known[tensor] = Tracked()
+
+    def of(self, tensor: Tensor) -> Tracked | None:
+        name = self._names.get(id(tensor))
+        if name is None:
+            return self._known.get(tensor)
+        leaf = self.leaves.get(id(tensor))
+        if leaf is None:
+            dims = tuple(self.ledger.fresh(n) if n > 1 else None for n in tensor.shape)
+            leaf = self.leaves[id(tensor)] = Leaf(name, tensor, dims)
+        return Tracked(leaf.labels, weight=True)
+
+    def set(self, tensor: Tensor, tracked: Tracked) -> None:
+        if id(tensor) not in self._names:
+            self._known[tensor] = tracked
+
+    def place(self, func: Any) -> Place:
+        op = func._schema.name.removeprefix("aten::")
+        return Place(self._stack.path, self._stack.kind, op, _line())
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        self.ops.append(func._schema.name)
+        known = [self.of(t) for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
+        if all(k is None for k in known):
+            return func(*args, **kwargs)
+        place = self.place(func)
+        labels = tuple(label for k in known if k is not None for label in k.labels)
+        self.steps.append(Step(func._schema.name, place, labels))
+        call = Call(self, func, bind(func, args, kwargs), None, place)
+        call.out = self.run(func, args, kwargs)
+        opaque = next((m for _, m in self._stack.running if isinstance(m, OPAQUE)), None)
+        if opaque is not None:
+            freeze_all(call, f"{type(opaque).__name__} layers are not pruned")
+        else:
+            weight = all(k is None or k.weight for k in known)
+            labels = self.find(func)(call)
+            if labels is not None:
+                self.record(call, labels, weight)
+        return call.out
+
+    def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run the operator itself."""
+        return func(*args, **kwargs)
+
+    def record(self, call: Call, labels: Any, weight: bool) -> None:
+        """Attach a rule's answer (labels per output tensor) to the outputs."""
+        outs = [t for t in tree_leaves(call.out) if isinstance(t, Tensor)]
+        many = isinstance(call.out, (tuple, list))
+        for i, out in enumerate(outs):
+            found = (labels[i] if i < len(labels) else ()) if many else labels
+            self.set(out, Tracked(tuple(_compact(ids) for ids in found), weight))
+
+
+def freeze_all(call: Call, text: str) -> None:
+    """Freeze whatever reached this call; what leaves it is data."""
+    for tensor in call.tensors():
+        known = call.of(tensor)
+        for ids in known.labels if known else ():
+            call.ledger.freeze(ids, text, call.place)
+    for out in tree_leaves(call.out):
+        if isinstance(out, Tensor) and not any(out is t for t in call.tensors()):
+            call.flow.set(out, Tracked())
+
+
+@lru_cache(maxsize=None)
+def _argument_names(func: Any) -> tuple[tuple[str, Any], ...]:
+    return tuple(
+        (a.name, a.default_value if a.has_default_value() else None) for a in func._schema.arguments
+    )
+
+
+def bind(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Arguments by the names in the operator's schema."""
+    named = _argument_names(func)
+    bound = dict(named)
+    bound.update(zip((n for n, _ in named), args, strict=False))
+    bound.update(kwargs)
+    return bound
+
+
+def _compact(ids: Tensor) -> Tensor:
+    """Shrink the dimensions along which the ids do not change to size 1."""
+    for dim, (size, stride) in enumerate(zip(ids.shape, ids.stride(), strict=True)):
+        if size > 1 and (stride == 0 or bool((ids == ids.narrow(dim, 0, 1)).all())):
+            ids = ids.narrow(dim, 0, 1)
+    return ids
+
+
+def _tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    yield from model.named_parameters()
+    yield from model.named_buffers()
+
+
+def _line() -> str:
+    """The line of the user's code that is running, outside torch and this library."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None:
+        name = frame.f_code.co_filename
+        if not name.startswith(_NOT_USER_CODE):
+            return f"{Path(name).name}:{frame.f_lineno}"
+        frame = frame.f_back
+    return "?"

@@ -1,0 +1,142 @@
+"""What a run of the model finds out about channel ids: which are tied, frozen, or left to choose."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+Pairs = tuple[Tensor, Tensor]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where in the user's model something happened."""
+
+    module: str
+    kind: str
+    op: str
+    line: str
+
+    def __str__(self) -> str:
+        return f"{self.op} in {self.module or 'the model'} ({self.kind}) at {self.line}"
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why channels are frozen, and where."""
+
+    text: str
+    place: Place
+
+
+@dataclass(frozen=True)
+class Option:
+    """One way to keep the model's Python code running: these ids go together, those stay."""
+
+    ties: tuple[Pairs, ...] = ()
+    freeze: tuple[Tensor, ...] = ()
+
+
+@dataclass
+class Choice:
+    """A place where the code allows several shapes of channel unit; the first that works is taken.
+
+    Every choice ends in freezing all of its ids, so one always works.
+    """
+
+    place: Place
+    ids: Tensor
+    options: list[Option]
+    text: str
+    ruled_out: set[int] = field(default_factory=set)
+
+
+class Ledger:
+    """Ids are issued in the order of the run, so the same run always issues the same ids."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        self.ties: list[Pairs] = []
+        self.frozen: list[tuple[Tensor, Reason]] = []
+        self.choices: list[Choice] = []
+        self._cuts: dict[tuple[int, int], tuple[Tensor, set[int], Place]] = {}
+        self.roles: dict[str, list[Tensor]] = {"out": [], "in": [], "head": []}
+
+    def fresh(self, count: int) -> Tensor:
+        """Ids nobody has yet."""
+        self.size += count
+        return torch.arange(self.size - count, self.size)
+
+    def tie(self, a: Tensor, b: Tensor, place: Place) -> None:
+        """These go together, position by position; an id that meets a fixed position stays."""
+        if a is b:
+            return
+        a, b = (t.reshape(-1) for t in torch.broadcast_tensors(a, b))
+        fixed = (a < 0) | (b < 0)
+        if fixed.any():
+            self.freeze(torch.cat([a[fixed], b[fixed]]), "meets channels that stay", place)
+            a, b = a[~fixed], b[~fixed]
+        self.ties.append((a, b))
+
+    def whole(self, ids: Tensor, axes: Sequence[int], place: Place) -> Tensor:
+        """Tie ids that differ along other axes than these; one id per index of the axes is left."""
+        for axis in range(ids.ndim):
+            if axis not in axes and ids.shape[axis] > 1:
+                self.tie(ids.narrow(axis, 0, 1), ids, place)
+                ids = ids.narrow(axis, 0, 1)
+        return ids
+
+    def freeze(self, ids: Tensor, text: str, place: Place) -> None:
+        """These stay, for this reason."""
+        ids = ids[ids >= 0]
+        if ids.numel():
+            self.frozen.append((ids, Reason(text, place)))
+
+    def choose(self, place: Place, text: str, ids: Tensor, options: list[Option]) -> None:
+        """Leave it to `solve` which option holds; freezing these ids is always the last."""
+        if options:
+            self.choices.append(Choice(place, ids[ids >= 0].unique(), options, text))
+        else:
+            self.freeze(ids, text, place)
+
+    def cut(self, ids: Tensor, dim: int, edges: Sequence[int], place: Place) -> None:
+        """Channels are cut apart here; all cuts of one tensor are looked at together."""
+        inner = {e for e in edges if 0 < e < ids.shape[dim]}
+        if inner:
+            key = (ids.data_ptr(), dim)
+            self._cuts.setdefault(key, (ids, set(), place))[1].update(inner)
+
+    def settle_cuts(self) -> None:
+        """What keeps cuts right: equal parts shrink alike, or the part before the last cut stays."""
+        for (_, dim), (ids, edges, place) in self._cuts.items():
+            size, parts = ids.shape[dim], len(edges) + 1
+            even = size % parts == 0 and sorted(edges) == list(range(size // parts, size, size // parts))
+            options = []
+            if even:
+                grid = ids.movedim(dim, 0).reshape(parts, size // parts, -1)
+                options.append(Option(ties=((grid[:1].expand_as(grid[1:]), grid[1:]),)))
+            else:
+                options.append(Option())
+            others = [d for d in range(ids.ndim) if d != dim and ids.shape[d] > 1]
+            options += [Option(ties=slabs(ids, d)) for d in others]
+            options.append(Option(freeze=(ids.narrow(dim, 0, max(edges)),)))
+            self.choose(place, "cut at positions that do not follow", ids, options)
+        self._cuts.clear()
+
+    def mark(self, role: str, ids: Tensor) -> None:
+        """Remember what part these ids played."""
+        self.roles[role].append(ids.reshape(-1))
+
+
+def slabs(ids: Tensor, axis: int) -> tuple[Pairs, ...]:
+    """The ties that make each index along an axis one unit.
+
+    >>> slabs(torch.tensor([[0, 1], [2, 3]]), 1)
+    ((tensor([0, 1]), tensor([2, 3])),)
+    """
+    columns = ids.movedim(axis, -1).reshape(-1, ids.shape[axis])
+    first = columns[:1].expand_as(columns[1:])
+    return ((first.reshape(-1), columns[1:].reshape(-1)),)

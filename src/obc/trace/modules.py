@@ -1,0 +1,42 @@
+"""Which module of a model is running, told without touching any of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+from torch.nn.modules import module as registry
+
+
+class ModuleStack:
+    """The modules that are running, innermost last, while started."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._paths = {id(m): n for n, m in model.named_modules()}
+        self._hooks: list[Any] = []
+        self.running: list[tuple[str, nn.Module]] = []
+
+    def start(self) -> None:
+        self._hooks = [
+            registry.register_module_forward_pre_hook(self._enter),
+            registry.register_module_forward_hook(self._leave, always_call=True),
+        ]
+
+    def stop(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        self.running.clear()
+
+    @property
+    def path(self) -> str:
+        return self.running[-1][0] if self.running else ""
+
+    @property
+    def kind(self) -> str:
+        return type(self.running[-1][1]).__name__ if self.running else ""
+
+    def _enter(self, module: nn.Module, inputs: Any) -> None:
+        self.running.append((self._paths.get(id(module), ""), module))
+
+    def _leave(self, module: nn.Module, inputs: Any, output: Any) -> None:
+        self.running.pop()

@@ -1,0 +1,239 @@
+"""Sites: all channels that live in the same layers, and what cannot be pruned and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, overload
+
+import torch
+from torch import Tensor, nn
+
+from obc.errors import ObcError, closest
+from obc.trace.flow import Flow, Leaf
+from obc.trace.solve import Classes
+
+
+@dataclass(frozen=True)
+class Member:
+    """One layer's share of a site.
+
+    `index[c]` are the positions along `dim` that channel `c` owns: one for a filter, 64 for an
+    attention head, 49 for a channel that was flattened at 7 x 7.
+    """
+
+    layer: str
+    param: str
+    dim: int
+    role: str
+    index: Tensor = field(repr=False)
+
+    @property
+    def name(self) -> str:
+        """The parameter's name in the model."""
+        return f"{self.layer}.{self.param}" if self.layer else self.param
+
+
+@dataclass(frozen=True)
+class Site:
+    """Channels that live in the same layers; `buffers` are sliced along but are worth nothing."""
+
+    name: str
+    size: int
+    members: tuple[Member, ...]
+    buffers: tuple[Member, ...] = ()
+    heads: bool = False
+
+
+@dataclass(frozen=True)
+class Frozen:
+    """Channels that stay, the operator or layer that froze them, and why."""
+
+    layer: str
+    size: int
+    op: str
+    where: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.layer} ({self.size} channels): {self.reason} ({self.op}, {self.where})"
+
+
+class Sites(Sequence[Site]):
+    """The sites of a model, in the order in which it runs; by position or by name."""
+
+    def __init__(
+        self,
+        sites: Sequence[Site],
+        frozen: Sequence[Frozen] = (),
+        untouched: Sequence[str] = (),
+        shapes: Mapping[str, tuple[int, ...]] | None = None,
+        example: Any = None,
+    ) -> None:
+        self._sites = tuple(sites)
+        self._by_name = {s.name: s for s in sites}
+        self.frozen = tuple(frozen)
+        self.untouched = tuple(untouched)
+        self.shapes = dict(shapes or {})
+        self.example = example
+
+    @overload
+    def __getitem__(self, key: int | str) -> Site: ...
+    @overload
+    def __getitem__(self, key: slice) -> Sequence[Site]: ...
+    def __getitem__(self, key: int | str | slice) -> Site | Sequence[Site]:
+        if not isinstance(key, str):
+            return self._sites[key]
+        if key not in self._by_name:
+            raise ObcError(f"no site named '{key}'{closest(key, self._by_name)}")
+        return self._by_name[key]
+
+    def __len__(self) -> int:
+        return len(self._sites)
+
+    def __iter__(self) -> Iterator[Site]:
+        return iter(self._sites)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._by_name)
+
+    def __repr__(self) -> str:
+        rows = [f"{s.name}: {s.size} x {len(s.members)} members" for s in self]
+        rows += [f"frozen {f}" for f in self.frozen]
+        return "\n".join(rows)
+
+
+@dataclass
+class _Dim:
+    """One dimension of one leaf: its ids, and the parts it played."""
+
+    leaf: Leaf
+    dim: int
+    ids: Tensor
+    role: str
+    is_parameter: bool
+
+
+def build(
+    flow: Flow, classes: Classes, model: nn.Module, untouched: Sequence[str], example: Any
+) -> Sites:
+    """Group free classes by the leaves they live in; report the others that put channels out."""
+    dims = _dims(flow, model)
+    size = flow.ledger.size
+    has = {r: _flag(size, flow.ledger.roles[r], classes.of) for r in ("out", "in", "head")}
+    free = (classes.why < 0) & has["out"] & has["in"]
+    read = has["in"] | (classes.why >= 0)
+    sites, lone = _group(dims, classes.of, free, has["head"])
+    frozen = _frozen(dims, classes, lone, read)
+    return Sites(sites, frozen, untouched, shapes_of(model), example)
+
+
+def shapes_of(model: nn.Module) -> dict[str, tuple[int, ...]]:
+    """The shape of every parameter and buffer: what a plan recognises its model by."""
+    return {n: tuple(t.shape) for n, t in (*model.named_parameters(), *model.named_buffers())}
+
+
+def _flag(size: int, marks: list[Tensor], of: Tensor) -> Tensor:
+    flag = torch.zeros(size, dtype=torch.bool)
+    for ids in marks:
+        flag[of[ids[ids >= 0]]] = True
+    return flag
+
+
+def _dims(flow: Flow, model: nn.Module) -> list[_Dim]:
+    parameters = {id(p) for p in model.parameters()}
+    size = flow.ledger.size
+    out, reads = (_flag(size, flow.ledger.roles[r], torch.arange(size)) for r in ("out", "in"))
+    found = []
+    for leaf in flow.leaves.values():
+        for dim, ids in enumerate(leaf.dims):
+            if ids is not None:
+                role = "out" if out[ids].any() else "in" if reads[ids].any() else "norm"
+                found.append(_Dim(leaf, dim, ids, role, id(leaf.tensor) in parameters))
+    return found
+
+
+def _group(dims: list[_Dim], of: Tensor, free: Tensor, heads: Tensor) -> tuple[list[Site], Tensor]:
+    """Classes with the same counts in the same leaf dimensions make a site."""
+    rows = torch.cat([torch.full((d.ids.numel(),), i) for i, d in enumerate(dims)])
+    where = torch.cat([torch.arange(d.ids.numel()) for d in dims])
+    cls = of[torch.cat([d.ids for d in dims])]
+    keep = free[cls]
+    rows, where, cls = rows[keep], where[keep], cls[keep]
+    # A sum of random weights, one per leaf dimension, is the same for equal counts and no others.
+    weights = torch.randint(-(2**62), 2**62, (len(dims),), generator=torch.Generator().manual_seed(0))
+    signature = torch.zeros(of.numel(), dtype=torch.long).scatter_add_(0, cls, weights[rows])
+    first = torch.full((of.numel(),), cls.numel()).scatter_reduce_(
+        0, cls, torch.arange(cls.numel()), "amin"
+    )
+    kinds, kind = signature[cls].unique(return_inverse=True)
+    order = torch.argsort(first[cls], stable=True)
+    by_kind = order[torch.argsort(kind[order], stable=True)]
+    parts = by_kind.split(torch.bincount(kind, minlength=len(kinds)).tolist())
+    sites, lone = [], torch.zeros(of.numel(), dtype=torch.bool)
+    for part in sorted(parts, key=lambda p: int(first[cls[p[0]]]) if p.numel() else 0):
+        if not part.numel():
+            continue
+        units = cls[part].unique()
+        if units.numel() == 1:
+            lone[units] = True
+            continue
+        sites.append(_site(dims, rows[part], where[part], units.numel(), bool(heads[units].any())))
+    return _distinct(sites), lone
+
+
+def _site(dims: list[_Dim], rows: Tensor, where: Tensor, size: int, heads: bool) -> Site:
+    """Positions come ordered by channel; within each leaf dimension they form [size, k]."""
+    members: list[Member] = []
+    buffers: list[Member] = []
+    for i in rows.unique().tolist():
+        d = dims[i]
+        layer, _, param = d.leaf.name.rpartition(".")
+        index = where[rows == i].view(size, -1)
+        member = Member(layer, param, d.dim, d.role, index)
+        (members if d.is_parameter else buffers).append(member)
+    puts = {m.layer for m in members if m.role == "out"}
+    # A bias may reach its channels by a plain addition; it still belongs to the filter.
+    members = [
+        Member(m.layer, m.param, m.dim, "out", m.index)
+        if m.role == "norm" and m.layer in puts and m.param.endswith("bias")
+        else m
+        for m in members
+    ]
+    name = next((m.layer or m.param for m in members if m.role == "out"), members[0].name)
+    return Site(name, size, tuple(members), tuple(buffers), heads)
+
+
+def _distinct(sites: list[Site]) -> list[Site]:
+    """One layer may put out several sites; later ones are numbered."""
+    seen: dict[str, int] = {}
+    result = []
+    for site in sites:
+        count = seen[site.name] = seen.get(site.name, 0) + 1
+        name = site.name if count == 1 else f"{site.name}#{count}"
+        result.append(Site(name, site.size, site.members, site.buffers, site.heads))
+    return result
+
+
+def _frozen(dims: list[_Dim], classes: Classes, lone: Tensor, read: Tensor) -> list[Frozen]:
+    found = []
+    for d in dims:
+        if d.role != "out" or not d.is_parameter:
+            continue
+        cls = classes.of[d.ids]
+        layer = d.leaf.name.rpartition(".")[0] or d.leaf.name
+        if d.leaf.name.endswith("bias") and any(f.layer == layer for f in found):
+            continue
+        why = classes.why[cls]
+        for code in why.unique().tolist():
+            if code >= 0:
+                reason = classes.reasons[code]
+                count = int((why == code).sum())
+                where = f"{reason.place.module or 'the model'}, {reason.place.line}"
+                found.append(Frozen(layer, count, reason.place.op, where, reason.text))
+        free = why < 0
+        for flag, text in ((lone[cls] & free, "all of it is one unit"), (~read[cls], "nothing reads it")):
+            if flag.any():
+                found.append(Frozen(layer, int(flag.sum()), "-", layer, text))
+    return found

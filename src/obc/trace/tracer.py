@@ -1,0 +1,197 @@
+"""`obc.trace`: which channels of a model belong together. Reads only."""
+
+from __future__ import annotations
+
+import dataclasses
+import fnmatch
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from obc.errors import ObcError, closest
+from obc.trace.flow import Flow
+from obc.trace.layers import unchanged
+from obc.trace.ledger import Place, Reason
+from obc.trace.rules import find
+from obc.trace.sites import Sites, build
+from obc.trace.solve import Classes, base_classes, solve
+from obc.trace.trial import attempt, blame
+
+
+def trace(
+    model: nn.Module, example: Any, *, ignore: Sequence[str] = (), heads: bool = True
+) -> Sites:
+    """Find the sites of a model by running it once on a small example.
+
+    `example` is a tensor, a tuple of arguments or a dict of keyword arguments. Layers named in
+    `ignore` (names or patterns such as "layer4.*") keep their output channels; `heads=False`
+    leaves attention heads alone. The model is as it was afterwards.
+
+    >>> net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 4, 3))
+    >>> sites = trace(net, torch.zeros(1, 3, 8, 8))
+    >>> [(s.name, s.size) for s in sites]
+    [('0', 8)]
+    >>> [(m.name, m.dim, m.role) for m in sites["0"].members]
+    [('0.weight', 0, 'out'), ('0.bias', 0, 'out'), ('1.weight', 0, 'norm'), ('1.bias', 0, 'norm'), ('3.weight', 1, 'in')]
+    >>> print(sites.frozen[0])
+    3 (4 channels): model output (-, the model)
+    """
+    return Tracing(model, example, ignore, heads).sites
+
+
+class Tracing:
+    """A trace with everything behind its sites: the flow of ids and their classes."""
+
+    sites: Sites
+    classes: Classes
+
+    def __init__(
+        self, model: nn.Module, example: Any, ignore: Sequence[str] = (), heads: bool = True
+    ) -> None:
+        self.model, self.example = model, example
+        with unchanged(model):
+            with _Operators() as watch:
+                try:
+                    forward(model, example)
+                except Exception as error:
+                    raise ObcError(f"the model rejects the example: {error}") from error
+            self.flow = Flow(model, find)
+            self.run(self.flow)
+            if self.flow.ops != watch.names:
+                raise ObcError("the model changes its graph from call to call; it cannot be traced")
+            self.flow.ledger.settle_cuts()
+            untouched = self._untouched()
+            stay = [*self._untouched_stay(untouched), *_ignored(self.flow, model, ignore)]
+            if not heads:
+                stay += [(i, _reason("heads=False")) for i in self.flow.ledger.roles["head"]]
+            base = base_classes(self.flow.ledger)
+            while True:
+                self.classes = solve(self.flow.ledger, base, stay)
+                self.sites = build(self.flow, self.classes, model, untouched, example)
+                if not self.sites:
+                    return
+                failure = attempt(model, self.sites, self.flow, base, self.run)
+                if failure is None:
+                    return
+                stay += blame(failure, self.flow, self.classes)
+
+    def run(self, flow: Flow) -> Any:
+        """Run the model under a flow; what it returns stays as it is."""
+        flow.watch_inputs(self.example)
+        with flow:
+            output = forward(self.model, self.example)
+        for tensor in outputs(output):
+            known = flow.of(tensor)
+            for ids in known.labels if known else ():
+                flow.ledger.freeze(ids, "model output", _NOWHERE)
+        return output
+
+    def _untouched(self) -> list[str]:
+        seen = {leaf.name for leaf in self.flow.leaves.values()}
+        return [n for n, _ in self.model.named_parameters() if n not in seen]
+
+    def _untouched_stay(self, names: list[str]) -> Iterator[tuple[Tensor, Reason]]:
+        """What an untouched parameter could be coupled with: all that has one of its sizes."""
+        if not names:
+            return
+        tensors = dict(self.model.named_parameters())
+        sizes = {n: name for name in names for n in tensors[name].shape if n > 1}
+        seen: set[tuple[int, int]] = set()
+        for step in self.flow.steps:
+            for ids in step.ids:
+                for n in ids.shape:
+                    key = (ids.data_ptr(), n)
+                    if n in sizes and key not in seen:
+                        seen.add(key)
+                        yield ids, Reason(f"'{sizes[n]}' was not reached and may be coupled", step.place)
+
+
+_NOWHERE = Place("", "", "-", "the model")
+
+
+def _reason(text: str) -> Reason:
+    return Reason(text, _NOWHERE)
+
+
+def _ignored(flow: Flow, model: nn.Module, patterns: Sequence[str]) -> list[tuple[Tensor, Reason]]:
+    """Ids of what the named layers put out or scale; what they read may still shrink."""
+    names = [n for n, _ in model.named_modules() if n]
+    reads = torch.zeros(flow.ledger.size, dtype=torch.bool)
+    for ids in flow.ledger.roles["in"]:
+        reads[ids[ids >= 0]] = True
+    for ids in flow.ledger.roles["out"]:
+        reads[ids[ids >= 0]] = False
+    found = []
+    for pattern in patterns:
+        hits = {n for n in names if fnmatch.fnmatchcase(n, pattern)}
+        if not hits:
+            raise ObcError(f"ignore: no layer named '{pattern}'{closest(pattern, names)}")
+        for leaf in flow.leaves.values():
+            if any(leaf.name.startswith(f"{h}.") for h in hits):
+                for ids in leaf.dims:
+                    if ids is not None:
+                        found.append((ids[~reads[ids]], _reason(f"ignored by '{pattern}'")))
+    return found
+
+
+class _Operators(TorchDispatchMode):
+    """Names of the operators that run, to see whether the next run is the same."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(func._schema.name)
+        return func(*args, **(kwargs or {}))
+
+
+def forward(model: nn.Module, example: Any) -> Any:
+    """Run a model on an example in eval mode, without gradients, leaving the random state alone."""
+    args, kwargs = arguments(example)
+    with quiet(model):
+        return model(*args, **kwargs)
+
+
+def arguments(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Positional and keyword arguments from what a user may pass as an example."""
+    if isinstance(example, Mapping):
+        return (), dict(example)
+    if isinstance(example, (tuple, list)):
+        return tuple(example), {}
+    return (example,), {}
+
+
+@contextmanager
+def quiet(model: nn.Module) -> Iterator[None]:
+    """Eval mode, no gradients, no fused attention, and the random state as before."""
+    modes = [(m, m.training) for m in model.modules()]
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    for module, _ in modes:
+        module.training = False
+    devices = {p.device for p in model.parameters() if p.device.type not in ("cpu", "meta")}
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices=list(devices)):
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
+        for module, training in modes:
+            module.training = training
+
+
+def outputs(value: Any) -> list[Tensor]:
+    """The tensors a model returns, in tuples, lists, dicts and dataclasses; caches are not output."""
+    if isinstance(value, Tensor):
+        return [value]
+    if isinstance(value, Mapping):
+        return [t for v in value.values() for t in outputs(v)]
+    if isinstance(value, (tuple, list)):
+        return [t for v in value for t in outputs(v)]
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return [t for f in dataclasses.fields(value) for t in outputs(getattr(value, f.name))]
+    return []

@@ -1,0 +1,1 @@
+"""The tests of obc; `tests.cases` lists the models they all use."""

@@ -1,0 +1,43 @@
+"""What every test starts from: one thread, the same seeds, and how hard properties are tried."""
+
+import os
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, register_random, settings
+
+torch.set_num_threads(1)
+
+
+class TorchRandom:
+    """torch's generator as Hypothesis wants it, so that each example starts from the same seed."""
+
+    def seed(self, seed: int) -> None:
+        torch.manual_seed(seed)
+
+    def getstate(self) -> torch.Tensor:
+        return torch.get_rng_state()
+
+    def setstate(self, state: torch.Tensor) -> None:
+        torch.set_rng_state(state)
+
+
+TORCH_RANDOM = TorchRandom()  # Hypothesis keeps only a weak reference
+register_random(TORCH_RANDOM)
+
+# Drawing an example may build and run a network, which is slow for Hypothesis but right for us.
+common: dict[str, Any] = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("default", max_examples=25, derandomize=True, **common)
+settings.register_profile("thorough", max_examples=500, print_blob=True, **common)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+
+@pytest.fixture(autouse=True)
+def seeds() -> None:
+    """Every test draws the same numbers, whichever tests ran before it."""
+    random.seed(0)
+    np.random.seed(0)
+    torch.manual_seed(0)

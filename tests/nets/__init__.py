@@ -1,0 +1,1 @@
+"""Small networks written by hand, each built around one thing a tracer can get wrong."""
