@@ -1,4 +1,4 @@
-"""Hugging Face models from small random configurations; transformers is imported only when one is built."""
+"""Hugging Face models from small random configurations; transformers is imported on demand."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import nn
 
 from tests import vision
 
-# Hidden, intermediate, vocabulary and position sizes all differ, so that no dimension passes for another.
+# All sizes differ, so that no dimension passes for another.
 DECODER = {
     "hidden_size": 24,
     "intermediate_size": 37,
@@ -25,7 +25,7 @@ DECODER = {
 
 
 def import_transformers() -> ModuleType:
-    """Import transformers, whose models import torchvision wherever it is installed, working or not."""
+    """Import transformers, whose models import torchvision if installed, working or not."""
     if vision.installed("torchvision"):
         vision.import_torchvision()
     import transformers
@@ -86,7 +86,7 @@ def gpt2(attention: str) -> nn.Module:
         eos_token_id=2,
         attn_implementation=attention,
     )
-    return GPT2LMHeadModel(config)
+    return hf.GPT2LMHeadModel(config)
 
 
 def vit() -> nn.Module:

@@ -1,16 +1,16 @@
-"""Re-initialises a model so that every parameter matters and no check passes for lack of a signal."""
+"""Re-initialises a model so that everything in it matters and no check passes vacuously."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
-Example: TypeAlias = Tensor | tuple[Any, ...] | dict[str, Any]
+from tests.examples import Example
 
 SHIFTS = ("bias", "beta", "shift", "offset")
 SCALES = ("weight", "gamma", "scale", "lambda", "alpha", "original0")
@@ -26,11 +26,11 @@ def run(model: nn.Module, example: Example) -> Any:
 def sensitive(model: nn.Module, seed: int = 0, example: Example | None = None) -> nn.Module:
     """Draw every parameter and running statistic anew, in float64 and eval mode; returns the model.
 
-    Weights have the spread their fan-in asks for, scales lie in [0.5, 1.5], biases and tokens are random:
-    nothing is zero, nothing is one, no two channels are alike. With an example, running statistics are
-    drawn around those that the activations have: without it deep residual networks grow until gates and
-    softmaxes saturate. Buffers that are no statistics (masks, index tables, rotary frequencies) are part
-    of the architecture, and stay.
+    Weights have the spread their fan-in asks for, scales lie in [0.5, 1.5], biases and tokens are
+    random: nothing is zero or one, no two channels are alike. With an example, running statistics
+    are drawn around those that its activations have: without it deep residual networks grow until
+    gates and softmaxes saturate. Buffers that are no statistics (masks, index tables, rotary
+    frequencies) are part of the architecture, and stay.
     """
     model.double().eval()
     generator = torch.Generator().manual_seed(seed)
@@ -89,12 +89,12 @@ def fan_in(module: nn.Module, value: Tensor) -> float:
         return value.shape[0]
     if isinstance(module, nn.Linear | nn.modules.conv._ConvNd | nn.RNNBase | nn.RNNCellBase):
         return value[0].numel()
-    # A bare parameter does not say which of its dimensions is summed: the geometric mean is off by little.
+    # A bare parameter does not say which dimension is summed: the geometric mean is near enough.
     return math.sqrt(value.shape[-1] * value.shape[-2]) if value.ndim < 4 else value[0].numel()
 
 
 def settle(model: nn.Module, example: Example, generator: torch.Generator) -> None:
-    """Move running statistics to where the example's activations are, with noise on top, in one pass."""
+    """Move running statistics to where the example's activations are, and a little away."""
 
     def adjust(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         assert isinstance(module, _NormBase)

@@ -1,4 +1,4 @@
-"""Holds the shared models to what the other tests take for granted: they run, and everything in them matters."""
+"""Holds the shared models to what other tests rely on: they run, and everything in them matters."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def parameters(*chosen: Case) -> list[Any]:
     ]
 
 
-def outputs(case: Case, model: torch.nn.Module, example: Any) -> list[Tensor]:
+def outputs(model: torch.nn.Module, example: Any) -> list[Tensor]:
     """The floating tensors a model returns, without a gradient."""
     with torch.no_grad():
         return tensors(run(model, example))
@@ -73,8 +73,8 @@ def test_runs_and_depends_on_everything(case: Case) -> None:
         if parameter.numel() > 1:
             assert parameter.std() > 1e-3, f"{name} is constant"
     with Singles() as singles:
-        before = outputs(case, model, example)
-    after = outputs(case, model, other(example))
+        before = outputs(model, example)
+    after = outputs(model, other(example))
     assert before
     for first, second in zip(before, after, strict=True):
         assert first.isfinite().all()
@@ -97,7 +97,7 @@ def test_every_parameter_reaches_the_output(case: Case) -> None:
         pytest.importorskip("transformers")
     model, example = case.model(), case.example()
     model.requires_grad_(True)
-    sum(t.square().sum() for t in tensors(run(model, example))).backward()
+    torch.stack([t.square().sum() for t in tensors(run(model, example))]).sum().backward()
     missing = {n for n, p in model.named_parameters() if p.grad is None}
     assert bool(missing) == ("unused" in case.tags), missing
     # Biases may cancel: a key's within softmax, a convolution's before a norm over positions.

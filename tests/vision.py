@@ -10,14 +10,14 @@ from typing import Any
 import torch
 from torch import nn
 
-# The operators torchvision adds Python code to as it is imported; its compiled library would define them.
+# What torchvision adds Python code to as it is imported; its compiled library defines them.
 OPERATORS = ("torchvision::nms", "torchvision::qnms")
 SIGNATURE = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
 
 
 @functools.cache
 def import_torchvision() -> ModuleType:
-    """Import torchvision, also where its compiled operators cannot be loaded beside a CPU-only torch."""
+    """Import torchvision, also where its compiled library does not load beside a CPU-only torch."""
     try:
         import torchvision
     except RuntimeError:  # operator torchvision::nms does not exist

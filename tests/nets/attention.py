@@ -1,4 +1,4 @@
-"""Attention in the ways it is written: fused and separate projections, PyTorch's own modules, einsum."""
+"""Attention as people write it: fused and separate projections, PyTorch's modules, einsum."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.nets.blocks import Head, conv_bn
 
 
 class FusedAttention(nn.Module):
-    """One layer makes queries, keys and values; how they are parted, and whether sizes are literal, varies."""
+    """One layer makes queries, keys and values; they are parted in several ways."""
 
     def __init__(self, dim: int, heads: int, head_dim: int, kind: str) -> None:
         super().__init__()
@@ -171,7 +171,7 @@ class Transformer(nn.Module):
 
 
 class SelfAttention(nn.Module):
-    """nn.MultiheadAttention over one sequence, tokens or batch first, its weights averaged or not asked for."""
+    """nn.MultiheadAttention over one sequence, tokens or batch first, weights asked for or not."""
 
     def __init__(self, batch_first: bool, need_weights: bool) -> None:
         super().__init__()
@@ -315,7 +315,7 @@ class Mixer(nn.Module):
 
 
 class WindowAttention(nn.Module):
-    """Shifted windows: rolled, cut into squares, attended within, put back; a bias per pair of positions."""
+    """Attention within shifted squares of an image, with a bias for each pair of positions."""
 
     index: Tensor
 

@@ -1,4 +1,4 @@
-"""Convolutional networks in the shapes people publish: residual, dense, inverted, parallel, U-shaped."""
+"""Convolutional networks in published shapes: residual, dense, inverted, parallel, U-shaped."""
 
 from __future__ import annotations
 
@@ -255,7 +255,7 @@ class Inception(nn.Module):
 
 
 class UNet(nn.Module):
-    """Down twice, up twice, with skips concatenated; upwards by transposed convolution or interpolation."""
+    """Down twice and up twice, by transposed convolution or interpolation; skips concatenated."""
 
     def __init__(self, transposed: bool) -> None:
         super().__init__()
@@ -317,7 +317,7 @@ class FlattenLinear(nn.Module):
 
 
 class FlattenChannelsLast(nn.Module):
-    """Channels are the fastest index of the flattened features, so those each one owns are strided."""
+    """Channels are the fastest index of the flattened features: what each one owns is strided."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Networks that move channels about: groups, chunks, shuffles, slices, flips, folds and upsampling."""
+"""Networks that move channels about: groups, chunks, shuffles, slices, flips and folds."""
 
 from __future__ import annotations
 
@@ -219,7 +219,7 @@ class SplitLiteral(nn.Module):
 
 
 class IndexLiteral(nn.Module):
-    """Channels are picked by a written list, every other one by a step, and in an order from a buffer."""
+    """Channels are picked by a written list, by a step, and in the order a buffer says."""
 
     order: Tensor
 
@@ -275,7 +275,7 @@ class CatTwice(nn.Module):
 
 
 class FlipTie(nn.Module):
-    """Adding a tensor's mirror image ties the channels in pairs; adding its rotation ties them all."""
+    """Adding a tensor's mirror image ties channels in pairs; adding its rotation ties them all."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -327,7 +327,7 @@ class SoftmaxOverChannels(nn.Module):
 
 
 class CBAM(nn.Module):
-    """Channel attention from both poolings, spatial attention from mean and maximum over channels."""
+    """Channel attention from both poolings, spatial attention from mean and maximum."""
 
     def __init__(self) -> None:
         super().__init__()

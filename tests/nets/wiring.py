@@ -1,4 +1,4 @@
-"""Networks about how code is wired: shared and bare weights, loops, branches, odd inputs and outputs."""
+"""Networks about wiring: shared and bare weights, loops, branches, odd inputs and outputs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class TiedEmbedding(nn.Module):
 
 
 class TiedLinears(nn.Module):
-    """Two linear layers in different places share a weight but not a bias; a third uses it transposed."""
+    """Two linear layers share a weight but not a bias; it serves once more, transposed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -104,7 +104,7 @@ class BareWeights(nn.Module):
 
 
 class BatchedExperts(nn.Module):
-    """All experts' weights lie in one parameter and multiply by bmm; a router weighs the results."""
+    """All experts' weights lie in one parameter, used by bmm; a router weighs the results."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -217,7 +217,7 @@ class WeightStandardized(nn.Module):
 
 
 class Recurrent(nn.Module):
-    """Convolutions feed an LSTM or a GRU, with another branch beside it that has nothing to do with it."""
+    """Convolutions feed an LSTM or a GRU; the branch beside it has nothing to do with it."""
 
     def __init__(self, kind: str) -> None:
         super().__init__()
@@ -364,7 +364,7 @@ class CustomFunction(nn.Module):
 
 
 class Fickle(nn.Module):
-    """Takes another path at every call, so no single trace can speak for it; not one of the cases."""
+    """Takes another path at every call, so no trace can speak for it; not one of the cases."""
 
     def __init__(self) -> None:
         super().__init__()

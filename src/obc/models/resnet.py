@@ -1,4 +1,4 @@
-"""ResNets for 32x32 images: three stages of basic blocks, 1x1 convolutions where the shape changes."""
+"""ResNets for 32x32 images: basic blocks in three stages, 1x1 convolutions where shapes change."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class BasicBlock(nn.Module):
 
 
 class ResNet(nn.Module):
-    """A ResNet of 6 * blocks + 2 layers; the stages have width, 2 * width and 4 * width channels."""
+    """A ResNet of 6 * blocks + 2 layers; each stage has twice the channels of the one before."""
 
     def __init__(self, blocks: int, num_classes: int, in_channels: int, width: int) -> None:
         super().__init__()

@@ -5,8 +5,8 @@ from __future__ import annotations
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-# Widths as multiples of the first one. Only three poolings, so that the last eight convolutions still
-# see 4x4 positions of a 32x32 image: with five they would see 2x2 and 1x1.
+# Widths as multiples of the first one. Only three poolings, so that the last eight convolutions
+# still see 4x4 positions of a 32x32 image: with five they would see 2x2 and 1x1.
 LAYERS = (1, 1, "pool", 2, 2, "pool", 4, 4, 4, 4, "pool", 8, 8, 8, 8, 8, 8, 8, 8)
 
 

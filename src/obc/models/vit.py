@@ -1,4 +1,4 @@
-"""A plain vision transformer whose reshapes follow the weights, so that pruned heads need no new code."""
+"""A plain vision transformer whose reshapes follow the weights, so that heads can be pruned."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 
 class Attention(nn.Module):
-    """Self-attention with one layer for queries, keys and values; the head count is read off its width."""
+    """Self-attention from one fused layer, whose width says how many heads there are."""
 
     def __init__(self, dim: int, heads: int) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class Block(nn.Module):
 
 
 class ViT(nn.Module):
-    """Patches, a class token, learned positions and a stack of blocks; the class token is classified."""
+    """Patches, a class token, learned positions and blocks; the class token is classified."""
 
     def __init__(
         self,

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
@@ -181,7 +182,7 @@ class Flow(TorchDispatchMode):
         many = isinstance(call.out, (tuple, list))
         for i, out in enumerate(outs):
             found = (labels[i] if i < len(labels) else ()) if many else labels
-            self.set(out, Tracked(tuple(_compact(ids) for ids in found), weight))
+            self.set(out, Tracked(tuple(compact(ids) for ids in found), weight))
 
 
 def freeze_all(call: Call, text: str) -> None:
@@ -211,7 +212,7 @@ def bind(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, 
     return bound
 
 
-def _compact(ids: Tensor) -> Tensor:
+def compact(ids: Tensor) -> Tensor:
     """Shrink the dimensions along which the ids do not change to size 1."""
     for dim, (size, stride) in enumerate(zip(ids.shape, ids.stride(), strict=True)):
         if size > 1 and (stride == 0 or bool((ids == ids.narrow(dim, 0, 1)).all())):
@@ -226,10 +227,16 @@ def _tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 def _line() -> str:
     """The line of the user's code that is running, outside torch and this library."""
-    frame = sys._getframe(1)
-    while frame.f_back is not None:
-        name = frame.f_code.co_filename
-        if not name.startswith(_NOT_USER_CODE):
-            return f"{Path(name).name}:{frame.f_lineno}"
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        line = user_line(frame, frame.f_lineno)
+        if line:
+            return line
         frame = frame.f_back
     return "?"
+
+
+def user_line(frame: FrameType, number: int) -> str:
+    """File and line of a frame, if it is neither torch's nor ours."""
+    name = frame.f_code.co_filename
+    return "" if name.startswith(_NOT_USER_CODE) else f"{Path(name).name}:{number}"

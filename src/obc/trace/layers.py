@@ -78,24 +78,21 @@ def _tell(told: dict[str, dict[tuple[str, int], Tensor]], name: str, dims: dict[
 
 
 class Snapshot:
-    """A model as it is now: tensors, attributes, modes; `restore` puts all of it back."""
-
-    _STORES = ("_parameters", "_buffers", "_modules")
+    """A model as it is now: tensors, attributes, hooks, modes; `restore` puts all of it back."""
 
     def __init__(self, model: nn.Module) -> None:
-        self._modules = [
-            (m, dict(m.__dict__), [dict(m.__dict__[s]) for s in self._STORES])
-            for m in model.modules()
+        self._modules = [(m, dict(m.__dict__)) for m in model.modules()]
+        # Parameters, buffers, children and hooks live in dictionaries, which keep their identity.
+        self._dicts = [
+            (v, dict(v)) for _, state in self._modules for v in state.values() if isinstance(v, dict)
         ]
         self._buffers = [(b, b._version, b.clone()) for b in model.buffers() if not b.is_meta]
 
     def restore(self) -> None:
-        for module, state, stores in self._modules:
-            module.__dict__.clear()
-            module.__dict__.update(state)
-            for name, content in zip(self._STORES, stores, strict=True):
-                module.__dict__[name].clear()
-                module.__dict__[name].update(content)
+        pairs = [(m.__dict__, state) for m, state in self._modules]
+        for live, saved in (*pairs, *self._dicts):
+            live.clear()
+            live.update(saved)
         with torch.no_grad():
             for buffer, version, value in self._buffers:
                 if buffer._version != version:

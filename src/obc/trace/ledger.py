@@ -63,7 +63,7 @@ class Ledger:
         self.frozen: list[tuple[Tensor, Reason]] = []
         self.choices: list[Choice] = []
         self._cuts: dict[tuple[int, int], tuple[Tensor, set[int], Place]] = {}
-        self.roles: dict[str, list[Tensor]] = {"out": [], "in": [], "head": []}
+        self.roles: dict[str, list[Tensor]] = {"out": [], "in": [], "head": [], "read": []}
 
     def fresh(self, count: int) -> Tensor:
         """Ids nobody has yet."""

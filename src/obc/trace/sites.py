@@ -121,9 +121,9 @@ def build(
     """Group free classes by the leaves they live in; report the others that put channels out."""
     dims = _dims(flow, model)
     size = flow.ledger.size
-    has = {r: _flag(size, flow.ledger.roles[r], classes.of) for r in ("out", "in", "head")}
-    free = (classes.why < 0) & has["out"] & has["in"]
-    read = has["in"] | (classes.why >= 0)
+    has = {r: _flag(size, flow.ledger.roles[r], classes.of) for r in ("out", "in", "head", "read")}
+    free = (classes.why < 0) & has["out"] & (has["in"] | has["read"])
+    read = free | (classes.why >= 0)
     sites, lone = _group(dims, classes.of, free, has["head"])
     frozen = _frozen(dims, classes, lone, read)
     return Sites(sites, frozen, untouched, shapes_of(model), example)

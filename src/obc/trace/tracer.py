@@ -19,7 +19,7 @@ from obc.trace.ledger import Place, Reason
 from obc.trace.rules import find
 from obc.trace.sites import Sites, build
 from obc.trace.solve import Classes, base_classes, solve
-from obc.trace.trial import attempt, blame
+from obc.trace.trial import failures, give_up
 
 
 def trace(
@@ -72,12 +72,11 @@ class Tracing:
             while True:
                 self.classes = solve(self.flow.ledger, base, stay)
                 self.sites = build(self.flow, self.classes, model, untouched, example)
-                if not self.sites:
+                bad = failures(model, self.sites, self.flow, base, self.run)
+                if not bad:
                     return
-                failure = attempt(model, self.sites, self.flow, base, self.run)
-                if failure is None:
-                    return
-                stay += blame(failure, self.flow, self.classes)
+                for group, failure in bad:
+                    stay += give_up(group, failure, self.flow, self.classes)
 
     def run(self, flow: Flow) -> Any:
         """Run the model under a flow; what it returns stays as it is."""

@@ -7,6 +7,7 @@ choice or the site that is to blame is given up, and the reason kept.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from obc.trace import layers
-from obc.trace.flow import Flow
+from obc.trace.flow import Flow, user_line
 from obc.trace.ledger import Place, Reason
 from obc.trace.sites import Site, Sites
 from obc.trace.solve import Classes, base_classes
@@ -25,10 +26,9 @@ Run = Callable[[Flow], object]
 
 @dataclass
 class Failure:
-    """What went wrong: where, if the model raised an error, and the ids that were there."""
+    """What went wrong in a narrower model, and where."""
 
-    place: Place | None
-    ids: tuple[Tensor, ...]
+    place: Place
     text: str
 
 
@@ -66,23 +66,44 @@ def take(tensor: Tensor, kept: dict[int, Tensor]) -> Tensor:
     return tensor
 
 
-def attempt(model: nn.Module, sites: Sites, flow: Flow, base: Tensor, run: Run) -> Failure | None:
-    """Narrow the model and run it; None when all went as the trace says."""
-    # A site of two channels has no narrower form that still is one, so only errors count there.
-    wide = [s for s in sites if s.size > 2]
-    tight = [s for s in sites if s.size == 2]
-    for some, compare in ((wide, True), (tight, False)):
-        if some:
-            failure = _attempt(model, some, flow, base, run, compare)
-            if failure is not None:
-                return failure
-    return None
+def failures(
+    model: nn.Module, sites: Sites, flow: Flow, base: Tensor, run: Run
+) -> list[tuple[list[Site], Failure]]:
+    """Narrow the model and run it: the sites that cannot be narrowed, and how they fail.
+
+    Layers repeat, so sites whose names differ in numbers only are tried and given up together.
+    """
+
+    def attempt(some: list[Site]) -> Failure | None:
+        # A site of two channels has no narrower form that still is one, so only errors count there.
+        wide = [s for s in some if s.size > 2]
+        tight = [s for s in some if s.size == 2]
+        failure = _attempt(model, wide, flow, base, run, True) if wide else None
+        if failure is None and tight:
+            failure = _attempt(model, tight, flow, base, run, False)
+        return failure
+
+    if attempt(list(sites)) is None:
+        return []
+    groups: dict[str, list[Site]] = {}
+    for site in sites:
+        groups.setdefault(re.sub(r"\d+", "*", site.name), []).append(site)
+    fine: list[Site] = []
+    found = []
+    for group in groups.values():
+        failure = attempt([*fine, *group])
+        if failure is None:
+            fine += group
+        else:
+            found.append((group, failure))
+    return found
 
 
 def _attempt(
     model: nn.Module, sites: list[Site], flow: Flow, base: Tensor, run: Run, compare: bool
 ) -> Failure | None:
-    units = {s.name: [c for c in range(s.size) if c != s.size // 2] for s in sites}
+    # About a third goes, at even distances: one channel less can pass where two do not.
+    units = {s.name: [c for c in range(s.size) if c % 3 != 1] for s in sites}
     kept = kept_positions(model, sites, units)
     with layers.unchanged(model):
         layers.cut(model, kept, hollow)
@@ -90,9 +111,8 @@ def _attempt(
         try:
             run(again)
         except Exception as error:
-            step = flow.steps[min(len(again.steps), len(flow.steps)) - 1]
-            last = again.steps[-1] if again.steps else step
-            return Failure(last.place, step.ids, f"fails when narrower: {_first_line(error)}")
+            last = (again.steps or flow.steps)[-1].place
+            return Failure(_where(error, model, last), f"fails when narrower: {_first_line(error)}")
         return _compare(flow, base, again, kept) if compare else None
 
 
@@ -115,7 +135,15 @@ def _compare(flow: Flow, base: Tensor, again: Flow, kept: dict[tuple[str, int], 
     bad = _finer(ours, yours) | _finer(yours, ours)
     if not bad.any():
         return None
-    return Failure(None, (ids[bad],), "couples other channels when narrower")
+    return Failure(_reader(flow, ids[bad]), "couples other channels when narrower")
+
+
+def _reader(flow: Flow, ids: Tensor) -> Place:
+    """The first place where one of these ids was met."""
+    wanted = torch.zeros(flow.ledger.size, dtype=torch.bool)
+    wanted[ids] = True
+    met = (s.place for s in flow.steps if any(bool(wanted[i[i >= 0]].any()) for i in s.ids))
+    return next(met, flow.steps[0].place)
 
 
 def _finer(a: Tensor, b: Tensor) -> Tensor:
@@ -126,49 +154,50 @@ def _finer(a: Tensor, b: Tensor) -> Tensor:
     return (low != high)[a]
 
 
-def blame(failure: Failure, flow: Flow, classes: Classes) -> list[tuple[Tensor, Reason]]:
-    """Give up the options behind a failure; where none is left, freeze what was there.
-
-    Layers repeat, so what fails on one line of the user's code is given up there in every layer.
-    """
-    ids = torch.cat([i.reshape(-1) for i in failure.ids]) if failure.ids else torch.empty(0).long()
-    ids = ids[ids >= 0]
-    place = failure.place
-    touched = torch.zeros_like(classes.why, dtype=torch.bool)
-    touched[classes.of[ids]] = True
-    suspects = []
-    for i, choice in enumerate(flow.ledger.choices):
-        live = classes.taken[i] < len(choice.options) and not classes.frozen(choice.ids).all()
-        here = place is not None and choice.place.module == place.module
-        if live and (here or bool(touched[classes.of[choice.ids]].any())):
-            suspects.append((i, choice))
-    if suspects:
-        lines = {c.place.line for _, c in suspects}
-        for i, choice in enumerate(flow.ledger.choices):
-            if choice.place.line in lines:
-                choice.ruled_out.add(classes.taken[i])
-        return []
-    if place is None:
-        return [(ids, Reason(failure.text, _place_of(flow, ids)))]
-    same_line = [s.ids for s in flow.steps if s.place.line == place.line and s.place.op == place.op]
-    same_kind = [s.ids for s in flow.steps if s.place.kind == place.kind]
-    for steps in ([failure.ids], same_line, same_kind, [s.ids for s in flow.steps]):
-        found = [i.reshape(-1) for step in steps for i in step]
-        every = torch.cat(found) if found else ids
-        every = every[every >= 0].unique()
-        free = every[~classes.frozen(every)]
-        if free.numel():
-            return [(free, Reason(failure.text, place))]
-    raise AssertionError("a model with nothing narrower fails only if it changes by itself")
+def give_up(
+    group: list[Site], failure: Failure, flow: Flow, classes: Classes
+) -> list[tuple[Tensor, Reason]]:
+    """Rule out the option that a failure speaks against; where none is left, freeze the sites."""
+    ids = _ids_of(group, flow)
+    mine = torch.zeros_like(classes.why, dtype=torch.bool)
+    mine[classes.of[ids]] = True
+    live = [
+        i
+        for i, choice in enumerate(flow.ledger.choices)
+        if classes.taken[i] < len(choice.options) and bool(mine[classes.of[choice.ids]].any())
+    ]
+    lines = {flow.ledger.choices[i].place.line: None for i in live}
+    line = failure.place.line if failure.place.line in lines else next(iter(lines), None)
+    for i in live:
+        if flow.ledger.choices[i].place.line == line:
+            flow.ledger.choices[i].ruled_out.add(classes.taken[i])
+    return [] if live else [(ids, Reason(failure.text, failure.place))]
 
 
-def _place_of(flow: Flow, ids: Tensor) -> Place:
-    """The first place where these ids were read."""
-    wanted = set(ids.tolist())
-    for step in flow.steps:
-        if any(wanted.intersection(i.reshape(-1).tolist()) for i in step.ids):
-            return step.place
-    return flow.steps[0].place
+def _ids_of(group: list[Site], flow: Flow) -> Tensor:
+    leaves = {leaf.name: leaf for leaf in flow.leaves.values()}
+    found = []
+    for site in group:
+        member = site.members[0]
+        ids = leaves[member.name].dims[member.dim]
+        assert ids is not None
+        found.append(ids[member.index.reshape(-1)])
+    return torch.cat(found)
+
+
+def _where(error: BaseException, model: nn.Module, last: Place) -> Place:
+    """The innermost module and line of the user's code that an error came through."""
+    paths = {id(m): n for n, m in model.named_modules()}
+    place, frames = last, error.__traceback__
+    while frames is not None:
+        owner = frames.tb_frame.f_locals.get("self")
+        if id(owner) in paths:
+            place = Place(paths[id(owner)], type(owner).__name__, last.op, place.line)
+        line = user_line(frames.tb_frame, frames.tb_lineno)
+        if line:
+            place = Place(place.module, place.kind, "-", line)
+        frames = frames.tb_next
+    return place
 
 
 def _first_line(error: Exception) -> str:

@@ -32,6 +32,7 @@ def contract(call: Call, a: Tensor, b: Tensor) -> Labels:
     for left in inner[0]:
         for right in inner[1]:
             ledger.tie(left.reshape(-1), right.reshape(-1), place)
+            ledger.mark("read", left)
     for mine, other in ((0, 1), (1, 0)):
         if not inner[other]:
             for ids in inner[mine]:
@@ -77,6 +78,7 @@ def _tie_batch(
         call.ledger.tie(rows[0], ids, call.place)
         if heads:
             call.ledger.mark("head", ids)
+            call.ledger.mark("read", ids)
         if not all(follows):
             call.ledger.freeze(ids, UNREAD, call.place)
 
@@ -147,7 +149,7 @@ def attention(call: Call) -> Any:
                 row = ids.movedim(-3, 0).reshape(ids.shape[-3], -1)[:, 0]
                 rows.append(row.repeat_interleave(heads // row.numel()))
             elif tensor is not value:
-                ledger.whole(ids, [], place)
+                ledger.mark("read", ledger.whole(ids, [], place))
         if heads > 1 and known and not any(ids.shape[-3] > 1 for ids in known.labels):
             ledger.freeze(_all_ids(call), UNREAD, place)
     mask = call["attn_mask"] if call["attn_mask"] is not None else call["attn_bias"]
@@ -158,6 +160,7 @@ def attention(call: Call) -> Any:
     for row in rows:
         ledger.tie(rows[0], row, place)
         ledger.mark("head", row)
+        ledger.mark("read", row)
     result = []
     for ids in call.labels("value"):
         repeat = heads // value.shape[-3] if ids.shape[-3] > 1 else 1

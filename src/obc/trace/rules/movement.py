@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from obc.trace.flow import Call, Tracked
+from obc.trace.flow import Call, Tracked, compact, freeze_all
 from obc.trace.ledger import Option, slabs
 from obc.trace.rules import rule
 from obc.trace.rules.pointwise import Labels, combine, meet, varying
@@ -43,6 +43,7 @@ def view(call: Call) -> Labels:
     for ids in call.labels("self"):
         new = ids.expand(call["self"].shape).reshape(shape)
         _split_dims(call, ids, new)
+        new = compact(new)
         # Two labels can end on one dimension when it is merged from theirs.
         if not any(meet(call, old, new) is not None for old in result):
             result.append(new)
@@ -112,10 +113,30 @@ def slice_(call: Call) -> Any:
     size, dim = call["self"].shape, call["dim"] % call["self"].ndim
     start, end, step = slice(call["start"], call["end"], call["step"]).indices(size[dim])
     for ids in call.labels("self"):
-        if step != 1 and ids.shape[dim] > 1:
-            call.ledger.freeze(ids, "sliced with a step", call.place)
-        call.ledger.cut(ids, dim, [start, end], call.place)
+        if step > 1 and ids.shape[dim] > 1:
+            _stepped(call, ids, dim, step)
+        else:
+            call.ledger.cut(ids, dim, [start, end], call.place)
     return move(call, lambda ids: ids[(slice(None),) * dim + (slice(start, end, step),)])
+
+
+def _stepped(call: Call, ids: Tensor, dim: int, step: int) -> None:
+    """Every second channel, say: what lies between two steps goes together."""
+    options = []
+    if ids.shape[dim] % step == 0:
+        grid = ids.movedim(dim, 0).reshape(-1, step, ids.numel() // ids.shape[dim])
+        options.append(Option(ties=((grid[:, :1].expand_as(grid[:, 1:]), grid[:, 1:]),)))
+    options += [Option(ties=slabs(ids, d)) for d in varying(ids) if d != dim]
+    call.ledger.choose(call.place, "sliced with a step", ids, options)
+
+
+@rule("as_strided")
+def as_strided(call: Call) -> Any:
+    """Only a change of memory layout is known; anything else mixes positions at will."""
+    if list(call["size"]) == list(call["self"].shape) and call["storage_offset"] in (None, 0):
+        return call.labels("self")
+    freeze_all(call, "read with strides of its own")
+    return ()
 
 
 @rule("select", "unbind")
@@ -125,6 +146,9 @@ def select(call: Call) -> Any:
         if ids.shape[dim] > 1:
             others = [d for d in varying(ids) if d != dim]
             options = [Option(ties=slabs(ids, d)) for d in others]
+            if call["index"] is not None:
+                picked = range(call["self"].shape[dim])[call["index"]]
+                options.append(Option(freeze=(ids.narrow(dim, 0, picked + 1),)))
             call.ledger.choose(call.place, "single channels are picked out", ids, options)
     if call.func._schema.name == "aten::unbind":
         return move(call, lambda ids: ids.unbind(dim))

@@ -45,7 +45,7 @@ def batch_norm(call: Call) -> list[Labels]:
 def layer_norm(call: Call) -> Any:
     x = call["input"]
     dims = range(x.ndim - len(call["normalized_shape"]), x.ndim)
-    mix(call, call.labels("input"), dims)
+    mix(call, x, dims)
     labels = scaled(call, x, call.labels("input"), None)
     return [labels] if isinstance(call.out, (tuple, list)) else labels
 
@@ -54,7 +54,7 @@ def layer_norm(call: Call) -> Any:
 def group_norm(call: Call) -> list[Labels]:
     """Groups stay equal: whole groups go, or the same place in each, whichever leaves more units."""
     x, groups = call["input"], call["group"]
-    mix(call, call.labels("input"), range(2, x.ndim))
+    mix(call, x, range(2, x.ndim))
     for ids in call.labels("input"):
         if 1 in varying(ids) and groups > 1:
             grid = call.ledger.whole(ids, [1], call.place).view(groups, -1)

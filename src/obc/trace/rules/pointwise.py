@@ -56,13 +56,11 @@ def combine(call: Call, operands: list[tuple[Tensor, Tracked | None]], ndim: int
                     break
             else:
                 result.append(new)
-    for ids in result:
-        _meet_data(call, ids, operands)
-    return tuple(result)
+    return tuple(ids for ids in result if not _meets_data(call, ids, operands))
 
 
-def _meet_data(call: Call, ids: Tensor, operands: list[tuple[Tensor, Tracked | None]]) -> None:
-    """Freeze a label along dimensions where another operand has data instead of channels."""
+def _meets_data(call: Call, ids: Tensor, operands: list[tuple[Tensor, Tracked | None]]) -> bool:
+    """Whether a label stays for good, because another operand has data along its dimensions."""
     for tensor, known in operands:
         if known is None:
             continue
@@ -75,9 +73,15 @@ def _meet_data(call: Call, ids: Tensor, operands: list[tuple[Tensor, Tracked | N
             free = [d for d in varying(ids) if d not in fixed]
             options = [Option(ties=slabs(ids, d)) for d in free]
             call.ledger.choose(call.place, "meets data that does not shrink", ids, options)
+            if not free:
+                return True
+    return False
 
 
-@rule("pointwise", "_to_copy", "clone", "detach", "alias", "lift_fresh", "contiguous", "native_dropout")
+@rule(
+    *("pointwise", "_to_copy", "clone", "detach", "alias", "lift_fresh", "contiguous"),
+    *("native_dropout", "_prelu_kernel", "_conj", "conj_physical", "real", "imag"),
+)
 def pointwise(call: Call) -> Labels | list[Labels]:
     operands = [(t, call.of(t)) for t in call.tensors()]
     out = call.out[0] if isinstance(call.out, tuple) else call.out

@@ -8,15 +8,19 @@ from typing import Any
 
 from torch import Tensor
 
-from obc.trace.flow import Call
+from obc.trace.flow import Call, Tracked
 from obc.trace.rules import rule
-from obc.trace.rules.pointwise import Labels, pointwise, varying
+from obc.trace.rules.pointwise import Labels, combine, pointwise, varying
 
 
-def mix(call: Call, labels: Labels, dims: Sequence[int]) -> list[Tensor]:
+def mix(call: Call, x: Tensor, dims: Sequence[int]) -> list[Tensor]:
     """Labels before a mixture over dims: what also varies elsewhere goes as a whole there."""
+    known = call.of(x) or Tracked()
     result = []
-    for ids in labels:
+    for ids in known.labels:
+        if known.weight and any(d in dims for d in varying(ids)):
+            # A mean over a narrower weight is another number, and what it scales would change.
+            call.ledger.freeze(ids, "weights are scaled by a statistic over them", call.place)
         kept = [d for d in varying(ids) if d not in dims]
         result.append(call.ledger.whole(ids, kept, call.place) if kept else ids)
     return result
@@ -34,7 +38,7 @@ def reduce(call: Call) -> Any:
     dims = [dims] if isinstance(dims, int) else dims
     dims = [d % x.ndim for d in dims] if dims else list(range(x.ndim))
     labels = []
-    for ids in mix(call, call.labels("self"), dims):
+    for ids in mix(call, x, dims):
         if all(d in dims for d in varying(ids)):
             continue
         kept = [d for d in range(x.ndim) if d not in dims]
@@ -44,15 +48,15 @@ def reduce(call: Call) -> Any:
 
 @rule("_softmax", "_log_softmax", "_safe_softmax", "softmax", "log_softmax")
 def softmax(call: Call) -> Any:
-    x = call["self"]
-    labels = []
-    for ids in call.labels("self"):
-        dim = call["dim"] % x.ndim
-        others = [d for d in varying(ids) if d != dim]
-        if ids.shape[dim] > 1 and others:
-            call.ledger.whole(ids, others, call.place)
-        labels.append(ids)
-    return tuple(labels)
+    mix(call, call["self"], [call["dim"] % call["self"].ndim])
+    return call.labels("self")
+
+
+@rule("_weight_norm_interface")
+def weight_norm(call: Call) -> list[Labels]:
+    v, g = call["v"], call["g"]
+    mix(call, v, [d for d in range(v.ndim) if d != call["dim"]])
+    return [combine(call, [(v, call.of(v)), (g, call.of(g))], v.ndim)]
 
 
 @rule("cumsum", "cumprod", "sort", "topk", "argsort")
