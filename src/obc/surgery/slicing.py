@@ -12,10 +12,10 @@ from obc.planning.example import rebuild
 from obc.planning.plan import Plan
 from obc.surgery.optimizer import carry_over, check_state
 from obc.surgery.verify import difference, masked_outputs
-from obc.trace.layers import Snapshot, cut, unchanged
+from obc.trace.layers import Snapshot, unchanged
+from obc.trace.narrow import kept_positions, narrow, take
 from obc.trace.sites import Sites
 from obc.trace.tracer import Tracing, forward, outputs
-from obc.trace.trial import kept_positions, take
 
 
 def apply(
@@ -51,7 +51,7 @@ def apply(
     reference = masked_outputs(tracing, plan.kept)
     before = Snapshot(model)
     try:
-        new = cut(model, kept, sliced)
+        new = narrow(model, tracing.sites, plan.kept, sliced)
         with unchanged(model):
             difference(reference, outputs(forward(model, example)))
     except Exception as error:
@@ -101,7 +101,7 @@ def _culprits(tracing: Tracing, plan: Plan) -> str:
         try:
             reference = masked_outputs(tracing, alone)
             with unchanged(model):
-                cut(model, kept_positions(model, tracing.sites, alone), sliced)
+                narrow(model, tracing.sites, alone, sliced)
                 difference(reference, outputs(forward(model, tracing.example)))
         except Exception:
             bad.append(name)

@@ -120,10 +120,9 @@ class _Masked(Flow):
         if name in _MIXING and not weight and any(self._gone[i].any() for i in _all_labels(call)):
             many = isinstance(call.out, (tuple, list))
             small = self._on_kept(call)
-            for i, (full, part) in enumerate(zip(_list(call.out), _list(small), strict=True)):
-                own = (labels[i] if i < len(labels) else ()) if many else labels
-                if full.numel():
-                    full.copy_(self._grown(part, full, own))
+            own = labels if many else [labels]  # outputs past these are statistics nobody reads
+            for full, part, ids in zip(_list(call.out), _list(small), own, strict=False):
+                full.copy_(self._grown(part, full, ids))
         super().record(call, labels, weight)
 
     def _on_kept(self, call: Call) -> Any:

@@ -14,7 +14,6 @@ Parameters are cut by index alone, whatever the layer. What else a layer knows o
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -152,9 +151,3 @@ def group_norm(module: Any, kept: Kept) -> None:
     per_group = module.num_channels // module.num_groups
     module.num_groups = len(torch.unique(rows // per_group))
     module.num_channels = module.weight.numel()
-
-
-def own_config(module: Any) -> Any:
-    """A copy of a shared configuration for this module alone, to be changed safely."""
-    module.config = copy.copy(module.config)
-    return module.config

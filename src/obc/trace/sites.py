@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, overload
 
 import torch
@@ -36,13 +36,18 @@ class Member:
 
 @dataclass(frozen=True)
 class Site:
-    """Channels that live in the same layers; `buffers` are sliced along but are worth nothing."""
+    """Channels that live in the same layers.
+
+    `buffers` are sliced along but are worth nothing; `attributes` are numbers that the user's
+    modules keep of these channels, such as "blocks.0.attn.num_heads".
+    """
 
     name: str
     size: int
     members: tuple[Member, ...]
     buffers: tuple[Member, ...] = ()
     heads: bool = False
+    attributes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -76,6 +81,11 @@ class Sites(Sequence[Site]):
         self.untouched = tuple(untouched)
         self.shapes = dict(shapes or {})
         self.example = example
+
+    def with_attributes(self, attributes: Mapping[str, tuple[str, ...]]) -> Sites:
+        """The same sites, some with attributes that were found to count their channels."""
+        sites = [replace(s, attributes=attributes.get(s.name, s.attributes)) for s in self]
+        return Sites(sites, self.frozen, self.untouched, self.shapes, self.example)
 
     @overload
     def __getitem__(self, key: int | str) -> Site: ...
@@ -196,7 +206,7 @@ def _site(dims: list[_Dim], rows: Tensor, where: Tensor, size: int, heads: bool)
     puts = {m.layer for m in members if m.role == "out"}
     # A bias may reach its channels by a plain addition; it still belongs to the filter.
     members = [
-        Member(m.layer, m.param, m.dim, "out", m.index)
+        replace(m, role="out")
         if m.role == "norm" and m.layer in puts and m.param.endswith("bias")
         else m
         for m in members
@@ -212,7 +222,7 @@ def _distinct(sites: list[Site]) -> list[Site]:
     for site in sites:
         count = seen[site.name] = seen.get(site.name, 0) + 1
         name = site.name if count == 1 else f"{site.name}#{count}"
-        result.append(Site(name, site.size, site.members, site.buffers, site.heads))
+        result.append(replace(site, name=name))
     return result
 
 

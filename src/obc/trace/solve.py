@@ -72,20 +72,19 @@ def solve(ledger: Ledger, base: Tensor, more: list[tuple[Tensor, Reason]]) -> Cl
             taken[i] = held
     for i in open_choices:
         choice = ledger.choices[i]
-        allowed = [j for j, _ in _allowed(choice)]
-        best = next((j for j in allowed if _holds(of, choice.options[j])), None)
-        if best is None and allowed:
-            best = allowed[0]
-            of = components(of, choice.options[best].ties)
-        taken[i] = len(choice.options) if best is None else best
+        taken[i] = len(choice.options)
+        for j, option in _allowed(choice):
+            merged = components(of, option.ties)
+            if merged[choice.ids].unique().numel() > 1:  # else one unit is left: as good as frozen
+                taken[i], of = j, merged
+                break
     for i, option in taken.items():
         choice = ledger.choices[i]
-        reason = Reason(choice.text, choice.place)
         if option == len(choice.options):
-            frozen.append((choice.ids, reason))
+            frozen.append((choice.ids, choice.reason))
         else:
-            frozen += [(ids, reason) for ids in choice.options[option].freeze]
-            frozen += [(ids, reason) for ids in _meets_fixed(choice.options[option])]
+            frozen += [(ids, choice.reason) for ids in choice.options[option].freeze]
+            frozen += [(ids, choice.reason) for ids in _meets_fixed(choice.options[option])]
     reasons: list[Reason] = []
     why = torch.full((ledger.size,), -1)
     for ids, reason in frozen:

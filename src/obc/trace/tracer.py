@@ -19,7 +19,7 @@ from obc.trace.ledger import Place, Reason
 from obc.trace.rules import find
 from obc.trace.sites import Sites, build
 from obc.trace.solve import Classes, base_classes, solve
-from obc.trace.trial import failures, give_up
+from obc.trace.trial import Trial, give_up
 
 
 def trace(
@@ -69,10 +69,11 @@ class Tracing:
             if not heads:
                 stay += [(i, _reason("heads=False")) for i in self.flow.ledger.roles["head"]]
             base = base_classes(self.flow.ledger)
+            trial = Trial(model, self.flow, base, self.run)
             while True:
                 self.classes = solve(self.flow.ledger, base, stay)
                 self.sites = build(self.flow, self.classes, model, untouched, example)
-                bad = failures(model, self.sites, self.flow, base, self.run)
+                self.sites, bad = trial.failures(self.sites)
                 if not bad:
                     return
                 for group, failure in bad:

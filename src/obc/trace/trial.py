@@ -1,27 +1,29 @@
-"""Make every site one unit narrower, run the model again, and see that ids flow the same way.
+"""Make the sites narrower, run the model again, and see that ids flow the same way.
 
 The model's Python code may hold sizes that no tensor shows. So each trace ends with this check:
-tracing the narrower model must give what narrowing the trace gives. Where it does not, the
-choice or the site that is to blame is given up, and the reason kept.
+tracing the narrower model must give what narrowing the trace gives. Where it does not, a number
+that some module keeps may have to follow; if none helps, the choice or the site that is to blame
+is given up, and the reason kept.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
-from obc.trace import layers
 from obc.trace.flow import Flow, user_line
+from obc.trace.layers import unchanged
 from obc.trace.ledger import Place, Reason
+from obc.trace.narrow import attribute, kept_positions, narrow, take
 from obc.trace.sites import Site, Sites
 from obc.trace.solve import Classes, base_classes
 
-
 Run = Callable[[Flow], object]
+_COUNTS_HEADS = re.compile(r"head(?!_)(?!.*(dim|size|per|group))", re.IGNORECASE)
 
 
 @dataclass
@@ -32,126 +34,149 @@ class Failure:
     text: str
 
 
-def kept_positions(
-    model: nn.Module, sites: Iterable[Site], kept: Mapping[str, Sequence[int] | Tensor]
-) -> dict[tuple[str, int], Tensor]:
-    """What is left of each parameter dimension when these channels of each site are kept."""
-    tensors = dict(model.named_parameters()) | dict(model.named_buffers())
-    left: dict[tuple[str, int], Tensor] = {}
-    for site in sites:
-        if site.name not in kept:
-            continue
-        gone = torch.ones(site.size, dtype=torch.bool)
-        gone[torch.as_tensor(kept[site.name])] = False
-        for m in (*site.members, *site.buffers):
-            key = (m.name, m.dim)
-            if key not in left:
-                left[key] = torch.ones(tensors[m.name].shape[m.dim], dtype=torch.bool)
-            left[key][m.index[gone].reshape(-1)] = False
-    return {key: mask.nonzero().reshape(-1) for key, mask in left.items()}
+class Trial:
+    """Tries sites of one trace: the model, how to run it, and how ids flowed at full width."""
+
+    def __init__(self, model: nn.Module, flow: Flow, base: Tensor, run: Run) -> None:
+        self.model, self.flow, self.base, self.run = model, flow, base, run
+
+    def failures(self, sites: Sites) -> tuple[Sites, list[tuple[list[Site], Failure]]]:
+        """The sites with the attributes that follow them, and those that cannot be narrowed.
+
+        Layers repeat, so sites whose names differ in numbers only are tried together.
+        """
+        if self.attempt(list(sites)) is None:
+            return sites, []
+        groups: dict[str, list[Site]] = {}
+        for site in sites:
+            groups.setdefault(re.sub(r"\d+", "*", site.name), []).append(site)
+        fine: list[Site] = []
+        found = []
+        for group in groups.values():
+            failure = self.attempt([*fine, *group])
+            if failure is None:
+                fine += group
+                continue
+            patched = self._with_attributes(fine, group, failure)
+            if patched is None:
+                found.append((group, failure))
+            else:
+                fine += patched
+        return sites.with_attributes({s.name: s.attributes for s in fine}), found
+
+    def attempt(self, sites: list[Site]) -> Failure | None:
+        """Narrow these sites; None when all went as the trace says."""
+        # A site of two channels has no narrower form that still is one, so only errors count there.
+        wide = [s for s in sites if s.size > 2]
+        tight = [s for s in sites if s.size == 2]
+        failure = self._attempt(wide, compare=True) if wide else None
+        if failure is None and tight:
+            failure = self._attempt(tight, compare=False)
+        return failure
+
+    def _attempt(self, sites: list[Site], compare: bool) -> Failure | None:
+        # About a third goes, at even distances: one channel less can pass where two do not.
+        units = {s.name: [c for c in range(s.size) if c % 3 != 1] for s in sites}
+        kept = kept_positions(self.model, sites, units)
+        with unchanged(self.model):
+            again = Flow(self.model, self.flow.find)
+            try:
+                narrow(self.model, sites, units, hollow)
+                again = Flow(self.model, self.flow.find)
+                self.run(again)
+            except Exception as error:
+                last = (again.steps or self.flow.steps)[-1].place
+                text = f"fails when narrower: {str(error).strip().splitlines()[0]}"
+                return Failure(_where(error, self.model, last), text)
+        return self._compare(again, kept) if compare else None
+
+    def _compare(self, again: Flow, kept: dict[tuple[str, int], Tensor]) -> Failure | None:
+        """Both runs must tie the same positions of the same parameters."""
+        other = base_classes(again.ledger)
+        theirs = {leaf.name: leaf for leaf in again.leaves.values()}
+        ours_ids, their_ids = [], []
+        for leaf in self.flow.leaves.values():
+            twin = theirs.get(leaf.name)
+            if twin is None:
+                continue
+            for dim, (mine, yours) in enumerate(zip(leaf.dims, twin.dims, strict=True)):
+                if mine is not None and yours is not None:
+                    index = kept.get((leaf.name, dim))
+                    ours_ids.append(mine if index is None else mine[index])
+                    their_ids.append(yours)
+        ids = torch.cat(ours_ids)
+        ours, yours = self.base[ids], other[torch.cat(their_ids)]
+        bad = _finer(ours, yours) | _finer(yours, ours)
+        if not bad.any():
+            return None
+        return Failure(self._met(ids[bad]), "couples other channels when narrower")
+
+    def _met(self, ids: Tensor) -> Place:
+        """The first place where one of these ids was met."""
+        wanted = torch.zeros(self.flow.ledger.size, dtype=torch.bool)
+        wanted[ids] = True
+        steps = self.flow.steps
+        met = (s.place for s in steps if any(bool(wanted[i[i >= 0]].any()) for i in s.ids))
+        return next(met, steps[0].place)
+
+    def _with_attributes(
+        self, fine: list[Site], group: list[Site], failure: Failure
+    ) -> list[Site] | None:
+        """The group with numbers of the failing module, or of one around it, that follow it."""
+        path = failure.place.module
+        while path:
+            kind = type(self.model.get_submodule(path))
+            for some in self._candidates(group, kind):
+                patched = [replace(s, attributes=some(s)) for s in group]
+                if all(s.attributes for s in patched) and self.attempt([*fine, *patched]) is None:
+                    return patched
+            path = path.rpartition(".")[0]
+        return None
+
+    def _candidates(self, group: list[Site], kind: type) -> Iterator[Callable[[Site], tuple[str, ...]]]:
+        """Sets of attribute names to try, for modules of this kind around a site's layers."""
+        paths = [n for n, m in self.model.named_modules() if type(m) is kind]
+
+        def around(site: Site) -> list[str]:
+            layers = [f"{m.layer}." for m in site.members]
+            return [p for p in paths if any(x.startswith(f"{p}.") for x in layers)]
+
+        def pick(site: Site, fits: Callable[[str, int, Site], bool]) -> tuple[str, ...]:
+            return tuple(
+                f"{path}.{name}"
+                for path in around(site)
+                for name, value in _numbers(self.model.get_submodule(path))
+                if fits(name, value, site)
+            )
+
+        def exact(name: str, value: int, site: Site) -> bool:
+            return value == site.size or value in {m.index.numel() for m in site.members}
+
+        def counts(name: str, value: int, site: Site) -> bool:
+            return bool(_COUNTS_HEADS.search(name)) and value % site.size == 0
+
+        yield lambda s: pick(s, lambda n, v, x: exact(n, v, x) or counts(n, v, x))
+        yield lambda s: pick(s, exact)
+        yield lambda s: pick(s, counts)
+        names = {n.rpartition(".")[2]: None for n in pick(group[0], lambda n, v, x: exact(n, v, x) or counts(n, v, x))}
+        for single in names:
+            yield lambda s, single=single: pick(s, lambda n, v, x: n.endswith(single) and v % x.size == 0)
+
+
+def _numbers(module: nn.Module) -> Iterator[tuple[str, int]]:
+    """Whole numbers that a module or its configuration keeps."""
+    for prefix, owner in (("", module), ("config.", getattr(module, "config", None))):
+        for name, value in vars(owner).items() if hasattr(owner, "__dict__") else ():
+            if type(value) is int and value > 1:
+                yield prefix + name, value
 
 
 def hollow(tensor: Tensor, kept: dict[int, Tensor]) -> Tensor:
-    """A tensor of the cut shape that takes no memory; buffers keep their values, for code reads them."""
+    """A cut tensor that takes no memory; buffers keep their values, for code may read them."""
     if not isinstance(tensor, nn.Parameter):
         return take(tensor, kept)
     shape = [len(kept[d]) if d in kept else n for d, n in enumerate(tensor.shape)]
     return nn.Parameter(tensor.detach().new_full((), 0.01).expand(shape), tensor.requires_grad)
-
-
-def take(tensor: Tensor, kept: dict[int, Tensor]) -> Tensor:
-    """The kept positions of a tensor."""
-    for dim, index in kept.items():
-        tensor = tensor.detach().index_select(dim, index.to(tensor.device))
-    return tensor
-
-
-def failures(
-    model: nn.Module, sites: Sites, flow: Flow, base: Tensor, run: Run
-) -> list[tuple[list[Site], Failure]]:
-    """Narrow the model and run it: the sites that cannot be narrowed, and how they fail.
-
-    Layers repeat, so sites whose names differ in numbers only are tried and given up together.
-    """
-
-    def attempt(some: list[Site]) -> Failure | None:
-        # A site of two channels has no narrower form that still is one, so only errors count there.
-        wide = [s for s in some if s.size > 2]
-        tight = [s for s in some if s.size == 2]
-        failure = _attempt(model, wide, flow, base, run, True) if wide else None
-        if failure is None and tight:
-            failure = _attempt(model, tight, flow, base, run, False)
-        return failure
-
-    if attempt(list(sites)) is None:
-        return []
-    groups: dict[str, list[Site]] = {}
-    for site in sites:
-        groups.setdefault(re.sub(r"\d+", "*", site.name), []).append(site)
-    fine: list[Site] = []
-    found = []
-    for group in groups.values():
-        failure = attempt([*fine, *group])
-        if failure is None:
-            fine += group
-        else:
-            found.append((group, failure))
-    return found
-
-
-def _attempt(
-    model: nn.Module, sites: list[Site], flow: Flow, base: Tensor, run: Run, compare: bool
-) -> Failure | None:
-    # About a third goes, at even distances: one channel less can pass where two do not.
-    units = {s.name: [c for c in range(s.size) if c % 3 != 1] for s in sites}
-    kept = kept_positions(model, sites, units)
-    with layers.unchanged(model):
-        layers.cut(model, kept, hollow)
-        again = Flow(model, flow.find)
-        try:
-            run(again)
-        except Exception as error:
-            last = (again.steps or flow.steps)[-1].place
-            return Failure(_where(error, model, last), f"fails when narrower: {_first_line(error)}")
-        return _compare(flow, base, again, kept) if compare else None
-
-
-def _compare(flow: Flow, base: Tensor, again: Flow, kept: dict[tuple[str, int], Tensor]) -> Failure | None:
-    """Both runs must tie the same positions of the same parameters."""
-    other = base_classes(again.ledger)
-    theirs = {leaf.name: leaf for leaf in again.leaves.values()}
-    ours_ids, their_ids = [], []
-    for leaf in flow.leaves.values():
-        twin = theirs.get(leaf.name)
-        if twin is None:
-            continue
-        for dim, (mine, yours) in enumerate(zip(leaf.dims, twin.dims, strict=True)):
-            if mine is not None and yours is not None:
-                index = kept.get((leaf.name, dim))
-                ours_ids.append(mine if index is None else mine[index])
-                their_ids.append(yours)
-    ids = torch.cat(ours_ids)
-    ours, yours = base[ids], other[torch.cat(their_ids)]
-    bad = _finer(ours, yours) | _finer(yours, ours)
-    if not bad.any():
-        return None
-    return Failure(_reader(flow, ids[bad]), "couples other channels when narrower")
-
-
-def _reader(flow: Flow, ids: Tensor) -> Place:
-    """The first place where one of these ids was met."""
-    wanted = torch.zeros(flow.ledger.size, dtype=torch.bool)
-    wanted[ids] = True
-    met = (s.place for s in flow.steps if any(bool(wanted[i[i >= 0]].any()) for i in s.ids))
-    return next(met, flow.steps[0].place)
-
-
-def _finer(a: Tensor, b: Tensor) -> Tensor:
-    """Where one class of `a` meets several of `b`."""
-    size = int(a.max()) + 1
-    low = torch.full((size,), int(b.max()) + 1).scatter_reduce_(0, a, b, "amin")
-    high = torch.full((size,), -1).scatter_reduce_(0, a, b, "amax")
-    return (low != high)[a]
 
 
 def give_up(
@@ -168,10 +193,13 @@ def give_up(
     ]
     lines = {flow.ledger.choices[i].place.line: None for i in live}
     line = failure.place.line if failure.place.line in lines else next(iter(lines), None)
+    reason = Reason(failure.text, failure.place)
     for i in live:
-        if flow.ledger.choices[i].place.line == line:
-            flow.ledger.choices[i].ruled_out.add(classes.taken[i])
-    return [] if live else [(ids, Reason(failure.text, failure.place))]
+        choice = flow.ledger.choices[i]
+        if choice.place.line == line:
+            choice.ruled_out.add(classes.taken[i])
+            choice.reason = reason
+    return [] if live else [(ids, reason)]
 
 
 def _ids_of(group: list[Site], flow: Flow) -> Tensor:
@@ -185,6 +213,14 @@ def _ids_of(group: list[Site], flow: Flow) -> Tensor:
     return torch.cat(found)
 
 
+def _finer(a: Tensor, b: Tensor) -> Tensor:
+    """Where one class of `a` meets several of `b`."""
+    size = int(a.max()) + 1
+    low = torch.full((size,), int(b.max()) + 1).scatter_reduce_(0, a, b, "amin")
+    high = torch.full((size,), -1).scatter_reduce_(0, a, b, "amax")
+    return (low != high)[a]
+
+
 def _where(error: BaseException, model: nn.Module, last: Place) -> Place:
     """The innermost module and line of the user's code that an error came through."""
     paths = {id(m): n for n, m in model.named_modules()}
@@ -192,13 +228,9 @@ def _where(error: BaseException, model: nn.Module, last: Place) -> Place:
     while frames is not None:
         owner = frames.tb_frame.f_locals.get("self")
         if id(owner) in paths:
-            place = Place(paths[id(owner)], type(owner).__name__, last.op, place.line)
+            place = replace(place, module=paths[id(owner)], kind=type(owner).__name__)
         line = user_line(frames.tb_frame, frames.tb_lineno)
         if line:
-            place = Place(place.module, place.kind, "-", line)
+            place = replace(place, op="-", line=line)
         frames = frames.tb_next
     return place
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().split("\n")[0] or type(error).__name__
