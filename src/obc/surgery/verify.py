@@ -115,15 +115,15 @@ class _Masked(Flow):
             self._cache[id(tensor)] = blank
         return self._cache[id(tensor)]
 
-    def record(self, call: Call, labels: Any, weight: bool) -> None:
+    def record(self, call: Call, labels: Any) -> None:
         name = call.func._schema.name.removeprefix("aten::")
-        if name in _MIXING and not weight and any(self._gone[i].any() for i in _all_labels(call)):
+        if name in _MIXING and call.origin == "data" and any(self._gone[i].any() for i in _all_labels(call)):
             many = isinstance(call.out, (tuple, list))
             small = self._on_kept(call)
             own = labels if many else [labels]  # outputs past these are statistics nobody reads
             for full, part, ids in zip(_list(call.out), _list(small), own, strict=False):
                 full.copy_(self._grown(part, full, ids))
-        super().record(call, labels, weight)
+        super().record(call, labels)
 
     def _on_kept(self, call: Call) -> Any:
         """The same operator on the kept channels alone."""

@@ -38,10 +38,17 @@ _NOT_USER_CODE = (
 
 @dataclass(frozen=True)
 class Tracked:
-    """What is known of a tensor: its labels, and whether only weights went into it."""
+    """What is known of a tensor: its labels, and what went into it.
+
+    `origin` is "weight" if parameters did and no data, "buffer" if buffers alone did.
+    """
 
     labels: tuple[Tensor, ...] = ()
-    weight: bool = False
+    origin: str = "data"
+
+    @property
+    def weight(self) -> bool:
+        return self.origin == "weight"
 
 
 @dataclass
@@ -71,6 +78,7 @@ class Call:
     args: dict[str, Any]
     out: Any
     place: Place
+    origin: str
 
     @property
     def ledger(self) -> Ledger:
@@ -139,7 +147,7 @@ class Flow(TorchDispatchMode):
         if leaf is None:
             dims = tuple(self.ledger.fresh(n) if n > 1 else None for n in tensor.shape)
             leaf = self.leaves[id(tensor)] = Leaf(name, tensor, dims)
-        return Tracked(leaf.labels, weight=True)
+        return Tracked(leaf.labels, "weight" if isinstance(tensor, nn.Parameter) else "buffer")
 
     def set(self, tensor: Tensor, tracked: Tracked) -> None:
         if id(tensor) not in self._names:
@@ -160,29 +168,30 @@ class Flow(TorchDispatchMode):
         place = self.place(func)
         labels = tuple(label for k in known if k is not None for label in k.labels)
         self.steps.append(Step(func._schema.name, place, labels))
-        call = Call(self, func, bind(func, args, kwargs), None, place)
+        origins = {k.origin for k in known if k is not None}
+        origin = next(o for o in ("data", "weight", "buffer") if o in origins)
+        call = Call(self, func, bind(func, args, kwargs), None, place, origin)
         call.out = self.run(func, args, kwargs)
         opaque = next((m for _, m in self._stack.running if isinstance(m, OPAQUE)), None)
         if opaque is not None:
             freeze_all(call, f"{type(opaque).__name__} layers are not pruned")
         else:
-            weight = all(k is None or k.weight for k in known)
             labels = self.find(func)(call)
             if labels is not None:
-                self.record(call, labels, weight)
+                self.record(call, labels)
         return call.out
 
     def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run the operator itself."""
         return func(*args, **kwargs)
 
-    def record(self, call: Call, labels: Any, weight: bool) -> None:
+    def record(self, call: Call, labels: Any) -> None:
         """Attach a rule's answer (labels per output tensor) to the outputs."""
         outs = [t for t in tree_leaves(call.out) if isinstance(t, Tensor)]
         many = isinstance(call.out, (tuple, list))
         for i, out in enumerate(outs):
             found = (labels[i] if i < len(labels) else ()) if many else labels
-            self.set(out, Tracked(tuple(compact(ids) for ids in found), weight))
+            self.set(out, Tracked(tuple(compact(ids) for ids in found), call.origin))
 
 
 def freeze_all(call: Call, text: str) -> None:

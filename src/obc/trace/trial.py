@@ -123,14 +123,17 @@ class Trial:
         self, fine: list[Site], group: list[Site], failure: Failure
     ) -> list[Site] | None:
         """The group with numbers of the failing module, or of one around it, that follow it."""
-        path = failure.place.module
-        while path:
+        parts = failure.place.module.split(".") if failure.place.module else []
+        tried = set()
+        for path in (".".join(parts[:i]) for i in range(len(parts), -1, -1)):
             kind = type(self.model.get_submodule(path))
             for some in self._candidates(group, kind):
                 patched = [replace(s, attributes=some(s)) for s in group]
-                if all(s.attributes for s in patched) and self.attempt([*fine, *patched]) is None:
-                    return patched
-            path = path.rpartition(".")[0]
+                attributes = tuple(s.attributes for s in patched)
+                if all(attributes) and attributes not in tried:
+                    tried.add(attributes)
+                    if self.attempt([*fine, *patched]) is None:
+                        return patched
         return None
 
     def _candidates(self, group: list[Site], kind: type) -> Iterator[Callable[[Site], tuple[str, ...]]]:
@@ -138,12 +141,12 @@ class Trial:
         paths = [n for n, m in self.model.named_modules() if type(m) is kind]
 
         def around(site: Site) -> list[str]:
-            layers = [f"{m.layer}." for m in site.members]
-            return [p for p in paths if any(x.startswith(f"{p}.") for x in layers)]
+            layers = {m.layer for m in site.members}
+            return [p for p in paths if any(f"{x}.".startswith(f"{p}." if p else "") for x in layers)]
 
         def pick(site: Site, fits: Callable[[str, int, Site], bool]) -> tuple[str, ...]:
             return tuple(
-                f"{path}.{name}"
+                f"{path}.{name}" if path else name
                 for path in around(site)
                 for name, value in _numbers(self.model.get_submodule(path))
                 if fits(name, value, site)

@@ -49,11 +49,16 @@ def contract(call: Call, a: Tensor, b: Tensor) -> Labels:
 
 
 def _mark(call: Call, known: list[Tracked], sides: list[list[Tensor]]) -> None:
-    """A weight's contracted dimension reads; its others are what it puts out."""
+    """A weight's contracted dimension reads; its others are what it puts out.
+
+    Of two weights, as in low-rank adapters or learned tokens, the second reads the first.
+    """
+    if {k.origin for k in known} == {"buffer", "weight"}:
+        call.origin = "data"  # a table of constants is an input like any other
     for i, (axis, own) in enumerate(zip((2, 1), known, strict=True)):
         if own.weight:
             for ids in sides[i]:
-                reads = varying(ids) == [axis] and not (i == 1 and known[0].weight)
+                reads = varying(ids) == [axis] and not (i == 0 and known[1].weight)
                 call.ledger.mark("in" if reads else "out", ids)
 
 
@@ -115,7 +120,7 @@ def linear(call: Call) -> Labels:
         if varying(ids) != [x.ndim - 1]:
             call.ledger.freeze(ids, UNREAD, call.place)
     known = call.of(weight) or Tracked()
-    turned = Tracked(tuple(ids.t() for ids in known.labels), known.weight)
+    turned = Tracked(tuple(ids.t() for ids in known.labels), known.origin)
     a, b = x.reshape(-1, x.shape[-1])[:1], weight.t()
     call.flow.set(a, Tracked(flat))
     call.flow.set(b, turned)

@@ -36,7 +36,7 @@ def convolution(call: Call) -> Labels:
         return labels
     wide = bias.view(shape)
     lifted = call.of(bias) or Tracked()
-    call.flow.set(wide, Tracked(tuple(ids.view(shape) for ids in lifted.labels), lifted.weight))
+    call.flow.set(wide, Tracked(tuple(ids.view(shape) for ids in lifted.labels), lifted.origin))
     return plus_bias(call, labels, wide)
 
 

@@ -31,6 +31,27 @@ def same_call(call: Call) -> Any:
     return move(call, lambda ids: call.func(ids, **rest))
 
 
+@rule("tril", "triu")
+def triangle(call: Call) -> Any:
+    """Zeros above or below a diagonal: channels along either side of it stay."""
+    for ids in call.labels("self"):
+        if ids.shape[-1] > 1 or ids.shape[-2] > 1:
+            call.ledger.freeze(ids, "masked along a diagonal", call.place)
+    return call.labels("self")
+
+
+@rule("channel_shuffle", "native_channel_shuffle")
+def channel_shuffle(call: Call) -> Any:
+    """As a view to [groups, -1], turned and flattened."""
+    groups, x = call["groups"], call["self"]
+    for ids in call.labels("self"):
+        if ids.shape[1] > 1:
+            grid = ids.movedim(1, 0).reshape(groups, x.shape[1] // groups, -1)
+            options = [Option(ties=slabs(grid, 1)), Option(ties=slabs(grid, 0))]
+            call.ledger.choose(call.place, "shuffled in groups that must stay equal", ids, options)
+    return move(call, lambda ids: torch.channel_shuffle(ids.contiguous(), groups))
+
+
 @rule("constant_pad_nd")
 def pad(call: Call) -> Any:
     return move(call, lambda ids: torch.constant_pad_nd(ids, call["pad"], -1))

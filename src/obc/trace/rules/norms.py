@@ -26,7 +26,7 @@ def scaled(call: Call, x: Tensor, labels: Labels, dim: int | None) -> Labels:
         if dim is not None:
             shape = [1] * x.ndim
             shape[dim] = -1
-            known = Tracked(tuple(ids.view(shape) for ids in known.labels), known.weight)
+            known = Tracked(tuple(ids.view(shape) for ids in known.labels), known.origin)
             part = part.view(shape)
         operands.append((part, known))
     return combine(call, operands, x.ndim)
@@ -38,7 +38,11 @@ def scaled(call: Call, x: Tensor, labels: Labels, dim: int | None) -> Labels:
     *("_batch_norm_with_update", "batch_norm", "_batch_norm_impl_index"),
 )
 def batch_norm(call: Call) -> list[Labels]:
-    return [scaled(call, call["input"], call.labels("input"), 1)]
+    x = call["input"]
+    known = call.of(x)
+    if known is not None and known.weight:  # standardised weights: statistics over their inputs
+        mix(call, x, [d for d in range(x.ndim) if d != 1])
+    return [scaled(call, x, call.labels("input"), 1)]
 
 
 @rule("native_layer_norm", "layer_norm", "_fused_rms_norm", "rms_norm")

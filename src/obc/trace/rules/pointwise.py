@@ -80,7 +80,8 @@ def _meets_data(call: Call, ids: Tensor, operands: list[tuple[Tensor, Tracked | 
 
 @rule(
     *("pointwise", "_to_copy", "clone", "detach", "alias", "lift_fresh", "contiguous"),
-    *("native_dropout", "_prelu_kernel", "_conj", "conj_physical", "real", "imag"),
+    *("native_dropout", "_prelu_kernel", "hardswish", "log_sigmoid_forward", "mish", "rrelu_with_noise"),
+    *("threshold", "floor_divide", "complex", "polar", "_conj"),
 )
 def pointwise(call: Call) -> Labels | list[Labels]:
     operands = [(t, call.of(t)) for t in call.tensors()]

@@ -28,7 +28,7 @@ def mix(call: Call, x: Tensor, dims: Sequence[int]) -> list[Tensor]:
 
 @rule(
     *("mean", "sum", "amax", "amin", "max", "min", "var", "std", "var_mean", "prod", "logsumexp"),
-    *("linalg_vector_norm", "norm", "std_mean", "nansum", "any", "all", "count_nonzero"),
+    *("linalg_vector_norm", "norm", "std_mean", "nansum", "any", "all", "aminmax"),
 )
 def reduce(call: Call) -> Any:
     if isinstance(call["other"], Tensor):  # max(x, y) of two tensors is no reduction
