@@ -8,7 +8,7 @@ how many there are: those are taken over the kept channels, in plain sums.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -17,14 +17,17 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from obc import Member, Site, Sites
+from obc import Member, Sites
 from tests.examples import Example
 from tests.sensitive import run, tensors
 
 Kept = Mapping[str, Sequence[int]]
 
 # Norms that language models write out, by the name of their class.
-BY_HAND = ("RMSNorm", "T5LayerNorm", "RMSNormByHand")
+BY_HAND = {
+    *("LlamaRMSNorm", "Qwen2RMSNorm", "Qwen3RMSNorm", "Phi3RMSNorm", "MistralRMSNorm"),
+    *("T5LayerNorm", "RMSNormByHand"),
+}
 
 
 def random_kept(sites: Sites, seed: int = 0, ratio: float = 0.3) -> dict[str, list[int]]:
@@ -37,39 +40,56 @@ def random_kept(sites: Sites, seed: int = 0, ratio: float = 0.3) -> dict[str, li
     return kept
 
 
-def masked_outputs(model: nn.Module, sites: Sites, kept: Kept, example: Example) -> list[Tensor]:
-    """What the original puts out when the removed channels are masked."""
-    masks = _masks(model, sites, kept)
+def masked_outputs(
+    model: nn.Module, sites: Sites, kept: Kept, example: Example, producers: bool = True
+) -> list[Tensor]:
+    """What the original puts out when the removed channels are masked.
+
+    Without `producers` only what reads them is: a weight that is divided by its own length cannot
+    be zero.
+    """
     twin = copy.deepcopy(model).eval()
     parameters = dict(twin.named_parameters())
+    masks = {}
+    for name, member, at in _removed(sites, kept):
+        if name in parameters and (producers or member.role != "out"):
+            mask = masks.setdefault(name, torch.ones_like(parameters[name]).detach())
+            mask.index_fill_(member.dim, at, 0)
     for name, mask in masks.items():
         parameters[name].data.mul_(mask)
     for name, module in twin.named_modules():
-        if type(module).__name__.endswith(BY_HAND) and f"{name}.weight" in masks:
+        mask = masks.get(f"{name}.weight")
+        if mask is not None and type(module).__name__ in BY_HAND:
             epsilon = getattr(module, "variance_epsilon", 1e-6)
-            norm = partial(_rms_norm, module.weight, masks[f"{name}.weight"], epsilon)
-            module.forward = norm  # type: ignore[assignment]
-    of_kept = {id(parameters[name]): mask for name, mask in masks.items()}
+            module.forward = partial(_rms_norm, module.weight, mask, epsilon)
     # The fused encoder layer calls no norm that could be watched.
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        with torch.no_grad(), _OverKept(of_kept):
+        with torch.no_grad(), _OverKept({id(parameters[n]): mask for n, mask in masks.items()}):
             return tensors(run(twin, example))
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
 
 
-def _masks(model: nn.Module, sites: Sites, kept: Kept) -> dict[str, Tensor]:
-    """For each parameter that loses something: one where it is kept, zero where it is not."""
-    parameters = dict(model.named_parameters())
-    masks: dict[str, Tensor] = {}
+def _removed(sites: Sites, kept: Kept) -> Iterator[tuple[str, Member, Tensor]]:
+    """The positions that go, of every parameter and buffer in every site."""
     for name, channels in kept.items():
-        gone = sorted(set(range(sites[name].size)) - set(channels))
-        for member in sites[name].members:
-            mask = masks.setdefault(member.name, torch.ones_like(parameters[member.name]).detach())
-            mask.index_fill_(member.dim, member.index[gone].flatten(), 0)
-    return masks
+        site = sites[name]
+        gone = sorted(set(range(site.size)) - set(channels))
+        for member in (*site.members, *site.buffers):
+            yield member.name, member, member.index[gone].flatten()
+
+
+def cut(tensor: Tensor, name: str, sites: Sites, kept: Kept) -> Tensor:
+    """What is left of the named parameter or buffer, or of anything of its shape."""
+    stays = [torch.ones(size, dtype=torch.bool) for size in tensor.shape]
+    for other, member, at in _removed(sites, kept):
+        if other == name:
+            stays[member.dim][at] = False
+    for dim, stay in enumerate(stays):
+        tensor = tensor.index_select(dim, stay.nonzero().flatten())
+    return tensor
 
 
 def _rms_norm(weight: Tensor, kept: Tensor, epsilon: float, x: Tensor) -> Tensor:
@@ -132,8 +152,10 @@ def relative_error(expected: list[Tensor], found: list[Tensor]) -> float:
     return max(float(gap) for gap in gaps)
 
 
-def rolled(original: nn.Module, pruned: nn.Module, site: Site, member: Member, kept: Kept) -> Any:
-    """The pruned model with one member's kept slices taken from the channel before each."""
-    wrong = copy.deepcopy(pruned)
-    before = dict(original.named_parameters())[member.name]
-    slices = torch.zeros(before.shape[member.dim], dtype=torch.bool)
+def roll(original: nn.Module, pruned: nn.Module, sites: Sites, kept: Kept, member: Member) -> None:
+    """Make the pruned model wrong: each of a member's channels gets the slice of the one before."""
+    weight = dict(original.named_parameters())[member.name].detach()
+    order = torch.arange(weight.shape[member.dim])
+    order[member.index] = member.index.roll(1, 0)
+    wrong = cut(weight.index_select(member.dim, order), member.name, sites, kept)
+    dict(pruned.named_parameters())[member.name].data.copy_(wrong)

@@ -10,24 +10,9 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from tests import vision
 from tests.cases import CASES, Case, cases
+from tests.parameters import parameters
 from tests.sensitive import mapped, run, tensors
-
-PACKAGES = {"hf": "transformers", "torchvision": "torchvision", "timm": "timm"}
-
-
-def parameters(*chosen: Case) -> list[Any]:
-    """Cases as test parameters, marked by what they need."""
-    marks: dict[str, pytest.MarkDecorator] = {
-        "torchvision": pytest.mark.torchvision,
-        "timm": pytest.mark.torchvision,
-        "slow": pytest.mark.slow,
-    }
-    return [
-        pytest.param(c, id=c.name, marks=[mark for tag, mark in marks.items() if tag in c.tags])
-        for c in chosen
-    ]
 
 
 def outputs(model: torch.nn.Module, example: Any) -> list[Tensor]:
@@ -62,9 +47,6 @@ class Singles(TorchDispatchMode):
 
 @pytest.mark.parametrize("case", parameters(*CASES))
 def test_runs_and_depends_on_everything(case: Case) -> None:
-    for tag, package in PACKAGES.items():
-        if tag in case.tags and not vision.installed(package):
-            pytest.skip(f"{package} is not installed")
     model, example = case.model(), case.example()
     assert not model.training
     for name, parameter in model.named_parameters():
@@ -93,8 +75,6 @@ def distinct(output: Tensor) -> bool:
 
 @pytest.mark.parametrize("case", parameters(*cases("hand"), *cases("hf")))
 def test_every_parameter_reaches_the_output(case: Case) -> None:
-    if "hf" in case.tags:
-        pytest.importorskip("transformers")
     model, example = case.model(), case.example()
     model.requires_grad_(True)
     torch.stack([t.square().sum() for t in tensors(run(model, example))]).sum().backward()

@@ -223,9 +223,13 @@ def bind(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, 
 
 def compact(ids: Tensor) -> Tensor:
     """Shrink the dimensions along which the ids do not change to size 1."""
-    for dim, (size, stride) in enumerate(zip(ids.shape, ids.stride(), strict=True)):
-        if size > 1 and (stride == 0 or bool((ids == ids.narrow(dim, 0, 1)).all())):
+    for dim, stride in enumerate(ids.stride()):  # first what costs nothing to see
+        if stride == 0:
             ids = ids.narrow(dim, 0, 1)
+    if sum(size > 1 for size in ids.shape) > 1:  # along a single dimension they always change
+        for dim, size in enumerate(ids.shape):
+            if size > 1 and bool((ids == ids.narrow(dim, 0, 1)).all()):
+                ids = ids.narrow(dim, 0, 1)
     return ids
 
 

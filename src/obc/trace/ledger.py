@@ -98,7 +98,7 @@ class Ledger:
     def choose(self, place: Place, text: str, ids: Tensor, options: list[Option]) -> None:
         """Leave it to `solve` which option holds; freezing these ids is always the last."""
         if options:
-            self.choices.append(Choice(place, ids[ids >= 0].unique(), options, Reason(text, place)))
+            self.choices.append(Choice(place, ids[ids >= 0], options, Reason(text, place)))
         else:
             self.freeze(ids, text, place)
 

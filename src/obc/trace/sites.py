@@ -197,10 +197,12 @@ def _site(dims: list[_Dim], rows: Tensor, where: Tensor, size: int, heads: bool)
     """Positions come ordered by channel; within each leaf dimension they form [size, k]."""
     members: list[Member] = []
     buffers: list[Member] = []
-    for i in rows.unique().tolist():
+    order = torch.argsort(rows, stable=True)
+    kinds, counts = rows.unique(return_counts=True)
+    for i, positions in zip(kinds.tolist(), where[order].split(counts.tolist()), strict=True):
         d = dims[i]
         layer, _, param = d.leaf.name.rpartition(".")
-        index = where[rows == i].view(size, -1)
+        index = positions.view(size, -1)
         member = Member(layer, param, d.dim, d.role, index)
         (members if d.is_parameter else buffers).append(member)
     puts = {m.layer for m in members if m.role == "out"}

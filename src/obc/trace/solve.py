@@ -102,7 +102,9 @@ def _allowed(choice: Choice) -> list[tuple[int, Option]]:
 
 
 def _holds(of: Tensor, option: Option) -> bool:
-    """Whether what an option asks for is tied already."""
+    """Whether what an option asks for is tied already; one that only freezes is a last resort."""
+    if option.freeze and not option.ties:
+        return False
     for a, b in option.ties:
         known = (a >= 0) & (b >= 0)
         if not torch.equal(of[a[known]], of[b[known]]):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import fnmatch
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -150,6 +151,19 @@ class _Operators(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+class _Yes(TorchDispatchMode):
+    """Tensors on the meta device have no values; a model that asks for one is told "yes", or 1.
+
+    Models ask whether a mask is all ones, a sequence not packed: the plain case is a yes.
+    """
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is not torch.ops.aten._local_scalar_dense.default or not args[0].is_meta:
+            return func(*args, **(kwargs or {}))
+        warnings.warn("the model asks for a value that a meta tensor does not have; took 1", stacklevel=2)
+        return torch.ones((), dtype=args[0].dtype).item()
+
+
 def forward(model: nn.Module, example: Any) -> Any:
     """Run a model on an example in eval mode, without gradients, leaving the random state alone."""
     args, kwargs = arguments(example)
@@ -175,8 +189,9 @@ def quiet(model: nn.Module) -> Iterator[None]:
     for module, _ in modes:
         module.training = False
     devices = {p.device for p in model.parameters() if p.device.type not in ("cpu", "meta")}
+    answers = _Yes() if any(p.is_meta for p in model.parameters()) else nullcontext()
     try:
-        with torch.no_grad(), torch.random.fork_rng(devices=list(devices)):
+        with torch.no_grad(), torch.random.fork_rng(devices=list(devices)), answers:
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
