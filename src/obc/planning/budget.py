@@ -44,7 +44,10 @@ def cost(model: nn.Module, example: Any) -> Cost:
     counter = _Counter(model)
     with unchanged(model), counter:
         forward(model, example)
-    own = {name: sum(p.numel() for p in m.parameters(recurse=False)) for name, m in model.named_modules()}
+    own = {
+        name: sum(p.numel() for p in m.parameters(recurse=False))
+        for name, m in model.named_modules()
+    }
     layers = {
         name: LayerCost(counter.macs.get(name, 0), own[name])
         for name in own
@@ -82,7 +85,7 @@ class _Counter(TorchDispatchMode):
 
 def _macs(func: Any, args: Any, kwargs: Any, out: Any) -> int:
     if "scaled_dot_product" in func._schema.name:  # torch's formulas leave the CPU kernel out
-        query, key, value = args[:3]
-        return math.prod(query.shape[:-1]) * key.shape[-2] * (query.shape[-1] + value.shape[-1])
+        query, key, value = (tuple(t.shape) for t in args[:3])
+        return math.prod(query[:-1]) * key[-2] * (query[-1] + value[-1])
     formula = flop_registry.get(func.overloadpacket)
-    return formula(*args, **kwargs, out_val=out) // 2 if formula is not None else 0
+    return int(formula(*args, **kwargs, out_val=out)) // 2 if formula is not None else 0

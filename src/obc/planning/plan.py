@@ -6,10 +6,10 @@ import json
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from torch import Tensor, nn
 
@@ -35,6 +35,7 @@ class SitePlan(BaseModel):
 class Plan(BaseModel):
     """Made by `obc.plan` or `Plan.from_kept`; replayed by `obc.apply` on any copy of the model.
 
+    >>> import torch
     >>> from obc import trace
     >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
     >>> plan = Plan.from_kept(trace(net, torch.zeros(1, 4)), {"0": [0, 2, 5]})
@@ -77,7 +78,9 @@ class Plan(BaseModel):
         shapes = shapes_of(model)
         for name, shape in self.shapes.items():
             if name not in shapes:
-                raise ObcError(f"the plan is for another model: no '{name}' here{closest(name, shapes)}")
+                raise ObcError(
+                    f"the plan is for another model: no '{name}' here{closest(name, shapes)}"
+                )
             if list(shapes[name]) != shape:
                 raise ObcError(
                     f"the plan is for another model: '{name}' is {list(shapes[name])} here, "
@@ -113,13 +116,15 @@ class Plan(BaseModel):
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(str(part) for part in first["loc"]) or "the file"
-            raise ObcError(f"{path} is not a plan this version reads: {where}: {first['msg']}") from None
+            raise ObcError(
+                f"{path} is not a plan this version reads: {where}: {first['msg']}"
+            ) from None
 
 
 def _check_kept(kept: Sequence[int], size: int) -> None:
     if not kept:
         raise ValueError("nothing would be kept; keep at least one channel")
-    for a, b in zip(kept, kept[1:], strict=False):
+    for a, b in pairwise(kept):
         if a == b:
             raise ValueError(f"channel {a} is kept twice")
         if a > b:

@@ -14,7 +14,7 @@ Positions = Mapping[tuple[str, int], Tensor]
 
 
 def check_state(model: nn.Module, optimizer: torch.optim.Optimizer, kept: Positions) -> None:
-    """Refuse, before anything is cut, state that is shaped neither like its parameter nor a scalar."""
+    """Refuse, before anything is cut, state shaped neither like its parameter nor a scalar."""
     names = {id(p): n for n, p in model.named_parameters()}
     cut_names = {name for name, _ in kept}
     held = {id(p) for group in optimizer.param_groups for p in group["params"]}
@@ -33,7 +33,10 @@ def check_state(model: nn.Module, optimizer: torch.optim.Optimizer, kept: Positi
 
 
 def carry_over(
-    model: nn.Module, optimizer: torch.optim.Optimizer, kept: Positions, new: Mapping[Tensor, Tensor]
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    kept: Positions,
+    new: Mapping[Tensor, Tensor],
 ) -> None:
     """Put the new parameters in the place of the old ones, with their sliced state."""
     names = {id(p): n for n, p in model.named_parameters()}

@@ -16,7 +16,6 @@ from obc.errors import ObcError
 from obc.planning.plan import Plan
 from obc.trace.flow import Call, Flow
 from obc.trace.layers import unchanged
-from obc.trace.sites import Sites
 from obc.trace.tracer import Tracing, forward, outputs
 
 _MIXING = {
@@ -60,7 +59,11 @@ def difference(reference: list[Tensor], found: list[Tensor]) -> float:
             continue
         limit = torch.finfo(a.dtype).eps ** 0.5
         fine = torch.isfinite(a)
-        error = float((a - b)[fine].abs().max() / a[fine].abs().max().clamp_min(1e-30)) if fine.any() else 0.0
+        error = (
+            float((a - b)[fine].abs().max() / a[fine].abs().max().clamp_min(1e-30))
+            if fine.any()
+            else 0.0
+        )
         if not error <= limit or not torch.equal(fine, torch.isfinite(b)):
             raise ObcError(f"the pruned model differs from the masked original by {error:.2g}")
         worst = max(worst, error)
@@ -117,7 +120,11 @@ class _Masked(Flow):
 
     def record(self, call: Call, labels: Any) -> None:
         name = call.func._schema.name.removeprefix("aten::")
-        if name in _MIXING and call.origin == "data" and any(self._gone[i].any() for i in _all_labels(call)):
+        if (
+            name in _MIXING
+            and call.origin == "data"
+            and any(self._gone[i].any() for i in _all_labels(call))
+        ):
             many = isinstance(call.out, (tuple, list))
             small = self._on_kept(call)
             own = labels if many else [labels]  # outputs past these are statistics nobody reads

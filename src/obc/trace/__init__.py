@@ -1,0 +1,1 @@
+"""Which channels of a model belong together."""

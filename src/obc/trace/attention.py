@@ -54,9 +54,7 @@ def attend(
     """What `nn.MultiheadAttention.forward` computes, for any number of heads and any width."""
     batched = query.dim() == 3
     axis = 0 if self.batch_first or not batched else 1
-    q, k, v = (
-        t.unsqueeze(0) if not batched else t.transpose(0, axis) for t in (query, key, value)
-    )
+    q, k, v = (t.unsqueeze(0) if not batched else t.transpose(0, axis) for t in (query, key, value))
     heads = [
         functional.linear(t, w, b).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
         for t, (w, b) in zip((q, k, v), _projections(self), strict=True)
@@ -70,7 +68,7 @@ def attend(
         weights = functional.dropout(weights, dropout)
         mixed = weights @ heads[2]
     else:
-        mixed = functional.scaled_dot_product_attention(*heads, mask, dropout)
+        mixed = functional.scaled_dot_product_attention(heads[0], heads[1], heads[2], mask, dropout)
     out = self.out_proj(mixed.transpose(1, 2).flatten(2))
     if weights is not None and average_attn_weights:
         weights = weights.mean(1)

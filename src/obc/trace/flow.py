@@ -13,7 +13,7 @@ import sys
 import sysconfig
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -142,7 +142,8 @@ class Flow(TorchDispatchMode):
     def of(self, tensor: Tensor) -> Tracked | None:
         name = self._names.get(id(tensor))
         if name is None:
-            return self._known.get(tensor)
+            known: Tracked | None = self._known.get(tensor)
+            return known
         leaf = self.leaves.get(id(tensor))
         if leaf is None:
             dims = tuple(self.ledger.fresh(n) if n > 1 else None for n in tensor.shape)
@@ -155,10 +156,14 @@ class Flow(TorchDispatchMode):
 
     def place(self, func: Any) -> Place:
         op = func._schema.name.removeprefix("aten::")
-        return Place(self._stack.path, self._stack.kind, op, _line())
+        return Place(self._stack.path, op, _line())
 
     def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
         self.ops.append(func._schema.name)
@@ -205,7 +210,7 @@ def freeze_all(call: Call, text: str) -> None:
             call.flow.set(out, Tracked())
 
 
-@lru_cache(maxsize=None)
+@cache
 def _argument_names(func: Any) -> tuple[tuple[str, Any], ...]:
     return tuple(
         (a.name, a.default_value if a.has_default_value() else None) for a in func._schema.arguments

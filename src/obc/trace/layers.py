@@ -40,10 +40,14 @@ def handler(*kinds: type[nn.Module] | str) -> Callable[[Handler], Handler]:
 
 
 def find_handler(module: nn.Module) -> Handler | None:
-    return next((_HANDLERS[c.__name__] for c in type(module).__mro__ if c.__name__ in _HANDLERS), None)
+    return next(
+        (_HANDLERS[c.__name__] for c in type(module).__mro__ if c.__name__ in _HANDLERS), None
+    )
 
 
-def cut(model: nn.Module, kept: Kept, how: Callable[[Tensor, dict[int, Tensor]], Tensor]) -> dict[Tensor, Tensor]:
+def cut(
+    model: nn.Module, kept: Kept, how: Callable[[Tensor, dict[int, Tensor]], Tensor]
+) -> dict[Tensor, Tensor]:
     """Cut parameters and buffers in place and tell their layers; returns the new ones by the old.
 
     `how` makes the smaller tensor from the old one and {dimension: kept positions}.
@@ -68,7 +72,9 @@ def cut(model: nn.Module, kept: Kept, how: Callable[[Tensor, dict[int, Tensor]],
     return new
 
 
-def _tell(told: dict[str, dict[tuple[str, int], Tensor]], name: str, dims: dict[int, Tensor]) -> None:
+def _tell(
+    told: dict[str, dict[tuple[str, int], Tensor]], name: str, dims: dict[int, Tensor]
+) -> None:
     """Note for every module around a tensor what is kept of it, by its name within the module."""
     parts = name.split(".")
     for i in range(len(parts)):
@@ -83,7 +89,10 @@ class Snapshot:
         self._modules = [(m, dict(m.__dict__)) for m in model.modules()]
         # Parameters, buffers, children and hooks live in dictionaries, which keep their identity.
         self._dicts = [
-            (v, dict(v)) for _, state in self._modules for v in state.values() if isinstance(v, dict)
+            (v, dict(v))
+            for _, state in self._modules
+            for v in state.values()
+            if isinstance(v, dict)
         ]
         self._buffers = [(b, b._version, b.clone()) for b in model.buffers() if not b.is_meta]
 
@@ -108,7 +117,9 @@ def unchanged(model: nn.Module) -> Iterator[None]:
         before.restore()
 
 
-@handler(nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+@handler(
+    nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d
+)
 def convolution(module: Any, kept: Kept) -> None:
     turned = int(module.transposed)
     rows = kept.get(("weight", 0))

@@ -1,4 +1,4 @@
-"""What a run of the model finds out about channel ids: which are tied, frozen, or left to choose."""
+"""What a run finds out about channel ids: which are tied, frozen, or left to choose."""
 
 from __future__ import annotations
 
@@ -16,12 +16,11 @@ class Place:
     """Where in the user's model something happened."""
 
     module: str
-    kind: str
     op: str
     line: str
 
     def __str__(self) -> str:
-        return f"{self.op} in {self.module or 'the model'} ({self.kind}) at {self.line}"
+        return ", ".join(part for part in (self.op, self.module or "the model", self.line) if part)
 
 
 @dataclass(frozen=True)
@@ -110,10 +109,12 @@ class Ledger:
             self._cuts.setdefault(key, (ids, set(), place))[1].update(inner)
 
     def settle_cuts(self) -> None:
-        """What keeps cuts right: equal parts shrink alike, or the part before the last cut stays."""
+        """What keeps cuts right: equal parts shrink alike, or all before the last cut stays."""
         for (_, dim), (ids, edges, place) in self._cuts.items():
             size, parts = ids.shape[dim], len(edges) + 1
-            even = size % parts == 0 and sorted(edges) == list(range(size // parts, size, size // parts))
+            even = size % parts == 0 and sorted(edges) == list(
+                range(size // parts, size, size // parts)
+            )
             options = []
             if even:
                 grid = ids.movedim(dim, 0).reshape(parts, size // parts, -1)

@@ -31,10 +31,6 @@ class ModuleStack:
     def path(self) -> str:
         return self.running[-1][0] if self.running else ""
 
-    @property
-    def kind(self) -> str:
-        return type(self.running[-1][1]).__name__ if self.running else ""
-
     def _enter(self, module: nn.Module, inputs: Any) -> None:
         self.running.append((self._paths.get(id(module), ""), module))
 

@@ -56,12 +56,12 @@ class Frozen:
 
     layer: str
     size: int
+    reason: str
     op: str
     where: str
-    reason: str
 
     def __str__(self) -> str:
-        return f"{self.layer} ({self.size} channels): {self.reason} ({self.op}, {self.where})"
+        return f"{self.layer} ({self.size} channels): {self.reason} ({self.where})"
 
 
 class Sites(Sequence[Site]):
@@ -172,7 +172,9 @@ def _group(dims: list[_Dim], of: Tensor, free: Tensor, heads: Tensor) -> tuple[l
     keep = free[cls]
     rows, where, cls = rows[keep], where[keep], cls[keep]
     # A sum of random weights, one per leaf dimension, is the same for equal counts and no others.
-    weights = torch.randint(-(2**62), 2**62, (len(dims),), generator=torch.Generator().manual_seed(0))
+    weights = torch.randint(
+        -(2**62), 2**62, (len(dims),), generator=torch.Generator().manual_seed(0)
+    )
     signature = torch.zeros(of.numel(), dtype=torch.long).scatter_add_(0, cls, weights[rows])
     first = torch.full((of.numel(),), cls.numel()).scatter_reduce_(
         0, cls, torch.arange(cls.numel()), "amin"
@@ -229,23 +231,23 @@ def _distinct(sites: list[Site]) -> list[Site]:
 
 
 def _frozen(dims: list[_Dim], classes: Classes, lone: Tensor, read: Tensor) -> list[Frozen]:
-    found = []
+    """What the layers put out that stays; a weight and its bias are told of once."""
+    found: dict[tuple[str, str, str], Frozen] = {}
     for d in dims:
         if d.role != "out" or not d.is_parameter:
             continue
-        cls = classes.of[d.ids]
         layer = d.leaf.name.rpartition(".")[0] or d.leaf.name
-        if d.leaf.name.endswith("bias") and any(f.layer == layer for f in found):
-            continue
+        cls = classes.of[d.ids]
         why = classes.why[cls]
-        for code in why.unique().tolist():
-            if code >= 0:
-                reason = classes.reasons[code]
-                count = int((why == code).sum())
-                where = f"{reason.place.module or 'the model'}, {reason.place.line}"
-                found.append(Frozen(layer, count, reason.place.op, where, reason.text))
-        free = why < 0
-        for flag, text in ((lone[cls] & free, "all of it is one unit"), (~read[cls], "nothing reads it")):
+        told = [
+            (why == i, classes.reasons[i].text, classes.reasons[i].place)
+            for i in why.unique().tolist()
+            if i >= 0
+        ]
+        told.append((lone[cls] & (why < 0), "all of it is one unit", None))
+        told.append((~read[cls], "nothing reads it", None))
+        for flag, text, place in told:
             if flag.any():
-                found.append(Frozen(layer, int(flag.sum()), "-", layer, text))
-    return found
+                op, where = (place.op, str(place)) if place else ("", layer)
+                found[layer, text, where] = Frozen(layer, int(flag.sum()), text, op, where)
+    return list(found.values())

@@ -78,13 +78,13 @@ def solve(ledger: Ledger, base: Tensor, more: list[tuple[Tensor, Reason]]) -> Cl
             if merged[choice.ids].unique().numel() > 1:  # else one unit is left: as good as frozen
                 taken[i], of = j, merged
                 break
-    for i, option in taken.items():
+    for i, j in taken.items():
         choice = ledger.choices[i]
-        if option == len(choice.options):
+        if j == len(choice.options):
             frozen.append((choice.ids, choice.reason))
         else:
-            frozen += [(ids, choice.reason) for ids in choice.options[option].freeze]
-            frozen += [(ids, choice.reason) for ids in _meets_fixed(choice.options[option])]
+            stay = (*choice.options[j].freeze, *_meets_fixed(choice.options[j]))
+            frozen += [(ids, choice.reason) for ids in stay]
     reasons: list[Reason] = []
     why = torch.full((ledger.size,), -1)
     for ids, reason in frozen:

@@ -36,10 +36,15 @@ def trace(
     >>> sites = trace(net, torch.zeros(1, 3, 8, 8))
     >>> [(s.name, s.size) for s in sites]
     [('0', 8)]
-    >>> [(m.name, m.dim, m.role) for m in sites["0"].members]
-    [('0.weight', 0, 'out'), ('0.bias', 0, 'out'), ('1.weight', 0, 'norm'), ('1.bias', 0, 'norm'), ('3.weight', 1, 'in')]
+    >>> for m in sites["0"].members:
+    ...     print(m.name, m.dim, m.role)
+    0.weight 0 out
+    0.bias 0 out
+    1.weight 0 norm
+    1.bias 0 norm
+    3.weight 1 in
     >>> print(sites.frozen[0])
-    3 (4 channels): model output (-, the model)
+    3 (4 channels): model output (the model)
     """
     return Tracing(model, example, ignore, heads).sites
 
@@ -108,10 +113,13 @@ class Tracing:
                     key = (ids.data_ptr(), n)
                     if n in sizes and key not in seen:
                         seen.add(key)
-                        yield ids, Reason(f"'{sizes[n]}' was not reached and may be coupled", step.place)
+                        yield (
+                            ids,
+                            Reason(f"'{sizes[n]}' was not reached and may be coupled", step.place),
+                        )
 
 
-_NOWHERE = Place("", "", "-", "the model")
+_NOWHERE = Place("", "", "")
 
 
 def _reason(text: str) -> Reason:
@@ -133,9 +141,8 @@ def _ignored(flow: Flow, model: nn.Module, patterns: Sequence[str]) -> list[tupl
             raise ObcError(f"ignore: no layer named '{pattern}'{closest(pattern, names)}")
         for leaf in flow.leaves.values():
             if any(leaf.name.startswith(f"{h}.") for h in hits):
-                for ids in leaf.dims:
-                    if ids is not None:
-                        found.append((ids[~reads[ids]], _reason(f"ignored by '{pattern}'")))
+                own = [ids[~reads[ids]] for ids in leaf.dims if ids is not None]
+                found += [(ids, _reason(f"ignored by '{pattern}'")) for ids in own]
     return found
 
 
@@ -160,7 +167,9 @@ class _Yes(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is not torch.ops.aten._local_scalar_dense.default or not args[0].is_meta:
             return func(*args, **(kwargs or {}))
-        warnings.warn("the model asks for a value that a meta tensor does not have; took 1", stacklevel=2)
+        warnings.warn(
+            "the model asks for a value that a meta tensor does not have; took 1", stacklevel=2
+        )
         return torch.ones((), dtype=args[0].dtype).item()
 
 
@@ -200,7 +209,7 @@ def quiet(model: nn.Module) -> Iterator[None]:
 
 
 def outputs(value: Any) -> list[Tensor]:
-    """The tensors a model returns, in tuples, lists, dicts and dataclasses; caches are not output."""
+    """The tensors a model returns, also in tuples, lists, dicts and dataclasses; no caches."""
     if isinstance(value, Tensor):
         return [value]
     if isinstance(value, Mapping):

@@ -9,21 +9,21 @@ is given up, and the reason kept.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
+from obc.trace.attributes import candidates
 from obc.trace.flow import Flow, user_line
 from obc.trace.layers import unchanged
 from obc.trace.ledger import Place, Reason
-from obc.trace.narrow import attribute, kept_positions, narrow, take
+from obc.trace.narrow import kept_positions, narrow, take
 from obc.trace.sites import Site, Sites
 from obc.trace.solve import Classes, base_classes
 
 Run = Callable[[Flow], object]
-_COUNTS_HEADS = re.compile(r"head(?!_)(?!.*(dim|size|per|group))", re.IGNORECASE)
 
 
 @dataclass
@@ -127,51 +127,14 @@ class Trial:
         tried = set()
         for path in (".".join(parts[:i]) for i in range(len(parts), -1, -1)):
             kind = type(self.model.get_submodule(path))
-            for some in self._candidates(group, kind):
-                patched = [replace(s, attributes=some(s)) for s in group]
-                attributes = tuple(s.attributes for s in patched)
-                if all(attributes) and attributes not in tried:
-                    tried.add(attributes)
-                    if self.attempt([*fine, *patched]) is None:
-                        return patched
+            for names in candidates(self.model, group, kind):
+                if not all(names) or names in tried:
+                    continue
+                tried.add(names)
+                patched = [replace(s, attributes=n) for s, n in zip(group, names, strict=True)]
+                if self.attempt([*fine, *patched]) is None:
+                    return patched
         return None
-
-    def _candidates(self, group: list[Site], kind: type) -> Iterator[Callable[[Site], tuple[str, ...]]]:
-        """Sets of attribute names to try, for modules of this kind around a site's layers."""
-        paths = [n for n, m in self.model.named_modules() if type(m) is kind]
-
-        def around(site: Site) -> list[str]:
-            layers = {m.layer for m in site.members}
-            return [p for p in paths if any(f"{x}.".startswith(f"{p}." if p else "") for x in layers)]
-
-        def pick(site: Site, fits: Callable[[str, int, Site], bool]) -> tuple[str, ...]:
-            return tuple(
-                f"{path}.{name}" if path else name
-                for path in around(site)
-                for name, value in _numbers(self.model.get_submodule(path))
-                if fits(name, value, site)
-            )
-
-        def exact(name: str, value: int, site: Site) -> bool:
-            return value == site.size or value in {m.index.numel() for m in site.members}
-
-        def counts(name: str, value: int, site: Site) -> bool:
-            return bool(_COUNTS_HEADS.search(name)) and value % site.size == 0
-
-        yield lambda s: pick(s, lambda n, v, x: exact(n, v, x) or counts(n, v, x))
-        yield lambda s: pick(s, exact)
-        yield lambda s: pick(s, counts)
-        names = {n.rpartition(".")[2]: None for n in pick(group[0], lambda n, v, x: exact(n, v, x) or counts(n, v, x))}
-        for single in names:
-            yield lambda s, single=single: pick(s, lambda n, v, x: n.endswith(single) and v % x.size == 0)
-
-
-def _numbers(module: nn.Module) -> Iterator[tuple[str, int]]:
-    """Whole numbers that a module or its configuration keeps."""
-    for prefix, owner in (("", module), ("config.", getattr(module, "config", None))):
-        for name, value in vars(owner).items() if hasattr(owner, "__dict__") else ():
-            if type(value) is int and value > 1:
-                yield prefix + name, value
 
 
 def hollow(tensor: Tensor, kept: dict[int, Tensor]) -> Tensor:
@@ -231,9 +194,9 @@ def _where(error: BaseException, model: nn.Module, last: Place) -> Place:
     while frames is not None:
         owner = frames.tb_frame.f_locals.get("self")
         if id(owner) in paths:
-            place = replace(place, module=paths[id(owner)], kind=type(owner).__name__)
+            place = replace(place, module=paths[id(owner)])
         line = user_line(frames.tb_frame, frames.tb_lineno)
         if line:
-            place = replace(place, op="-", line=line)
+            place = replace(place, op="", line=line)
         frames = frames.tb_next
     return place

@@ -11,7 +11,7 @@ operator returns several). Operators without a rule freeze whatever reaches them
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import torch
@@ -33,7 +33,7 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
     return register
 
 
-@lru_cache(maxsize=None)
+@cache
 def find(func: Any) -> Rule:
     """The rule of an operator; its in-place form follows the same one."""
     name = func._schema.name

@@ -28,7 +28,10 @@ def contract(call: Call, a: Tensor, b: Tensor) -> Labels:
             _whole_rows(call, ids, axis)
     _tie_batch(call, sides, (a, b), heads=not any(k.weight for k in known))
 
-    inner = [[ids for ids in side if varying(ids) == [axis]] for side, axis in zip(sides, (2, 1), strict=True)]
+    inner = [
+        [ids for ids in side if varying(ids) == [axis]]
+        for side, axis in zip(sides, (2, 1), strict=True)
+    ]
     for left in inner[0]:
         for right in inner[1]:
             ledger.tie(left.reshape(-1), right.reshape(-1), place)
@@ -78,7 +81,9 @@ def _tie_batch(
     along = [[ids for ids in side if ids.shape[0] > 1] for side in sides]
     rows = [ids[:, 0, 0] for side in along for ids in side]
     # A matrix that is broadcast over the batch follows its size; any other is data along it.
-    follows = [bool(ids) or t.ndim < 3 or t.stride(0) == 0 for ids, t in zip(along, tensors, strict=True)]
+    follows = [
+        bool(ids) or t.ndim < 3 or t.stride(0) == 0 for ids, t in zip(along, tensors, strict=True)
+    ]
     for ids in rows:
         call.ledger.tie(rows[0], ids, call.place)
         if heads:
@@ -97,7 +102,11 @@ def product(call: Call) -> Labels:
 @rule("addmm", "baddbmm")
 def add_product(call: Call) -> Labels:
     """`input + a @ b`; a bias counts as part of what puts the channels out."""
-    a, b = (call["mat1"], call["mat2"]) if call["mat1"] is not None else (call["batch1"], call["batch2"])
+    a, b = (
+        (call["mat1"], call["mat2"])
+        if call["mat1"] is not None
+        else (call["batch1"], call["batch2"])
+    )
     ndim = call.out.ndim
     labels = tuple(ids.reshape(ids.shape[3 - ndim :]) for ids in contract(call, a, b))
     return plus_bias(call, labels, call["self"])
@@ -115,7 +124,11 @@ def plus_bias(call: Call, labels: Labels, bias: Tensor | None) -> Labels:
 @rule("linear")
 def linear(call: Call) -> Labels:
     x, weight = call["input"], call["weight"]
-    flat = tuple(ids.reshape(-1, ids.shape[-1]) for ids in call.labels("input") if varying(ids) == [x.ndim - 1])
+    flat = tuple(
+        ids.reshape(-1, ids.shape[-1])
+        for ids in call.labels("input")
+        if varying(ids) == [x.ndim - 1]
+    )
     for ids in call.labels("input"):
         if varying(ids) != [x.ndim - 1]:
             call.ledger.freeze(ids, UNREAD, call.place)

@@ -66,7 +66,12 @@ def _read(call: Call, x: Tensor | None, reads: Tensor | None) -> None:
 
 
 def _grouped(
-    call: Call, x: Tensor | None, reads: Tensor | None, writes: Tensor | None, groups: int, turned: bool
+    call: Call,
+    x: Tensor | None,
+    reads: Tensor | None,
+    writes: Tensor | None,
+    groups: int,
+    turned: bool,
 ) -> Tensor | None:
     """Either whole groups go, or the same place in every group: whichever leaves more units.
 

@@ -56,7 +56,7 @@ def layer_norm(call: Call) -> Any:
 
 @rule("native_group_norm")
 def group_norm(call: Call) -> list[Labels]:
-    """Groups stay equal: whole groups go, or the same place in each, whichever leaves more units."""
+    """Groups stay equal: whole groups go, or the same place in each: what leaves more units."""
     x, groups = call["input"], call["group"]
     mix(call, x, range(2, x.ndim))
     for ids in call.labels("input"):

@@ -22,7 +22,7 @@ def align(ids: Tensor, ndim: int) -> Tensor:
 
 
 def meet(call: Call, a: Tensor, b: Tensor) -> Tensor | None:
-    """Two labels on one tensor: one label if they share dimensions, None if they are independent."""
+    """Two labels on one tensor: one if they share dimensions, None if they are independent."""
     in_a, in_b = set(varying(a)), set(varying(b))
     if not in_a & in_b:
         return None
@@ -80,7 +80,14 @@ def _meets_data(call: Call, ids: Tensor, operands: list[tuple[Tensor, Tracked | 
 
 @rule(
     *("pointwise", "_to_copy", "clone", "detach", "alias", "lift_fresh", "contiguous"),
-    *("native_dropout", "_prelu_kernel", "hardswish", "log_sigmoid_forward", "mish", "rrelu_with_noise"),
+    *(
+        "native_dropout",
+        "_prelu_kernel",
+        "hardswish",
+        "log_sigmoid_forward",
+        "mish",
+        "rrelu_with_noise",
+    ),
     *("threshold", "floor_divide", "complex", "polar", "_conj"),
 )
 def pointwise(call: Call) -> Labels | list[Labels]:
@@ -94,7 +101,7 @@ def pointwise(call: Call) -> Labels | list[Labels]:
 
 
 @rule("copy")
-def copy(call: Call) -> Labels:
+def copy(call: Call) -> Labels | list[Labels]:
     target = call["self"]
     if target._is_view():
         return pointwise(call)
