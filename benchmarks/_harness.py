@@ -7,11 +7,13 @@ import json
 import os
 import platform
 import resource
+import signal
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from importlib import metadata
@@ -84,6 +86,22 @@ def peak_memory(function: Callable[[], object]) -> int:
     return grown
 
 
+@contextmanager
+def time_limit(seconds: float) -> Iterator[None]:
+    """Raise TimeoutError in Python code that runs for more than so many seconds of CPU time."""
+
+    def stop(signum: int, frame: object) -> None:
+        raise TimeoutError(f"not done after {seconds:g} s")
+
+    before = signal.signal(signal.SIGPROF, stop)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
+
+
 def _peak() -> int:
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
@@ -104,7 +122,9 @@ def save(name: str, results: Mapping[str, Any]) -> Path:
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}.json"
     aside = path.with_suffix(".tmp")
-    aside.write_text(json.dumps({"benchmark": name, **_context(), **results}, indent=1, default=_plain))
+    aside.write_text(
+        json.dumps({"benchmark": name, **_context(), **results}, indent=1, default=_plain)
+    )
     os.replace(aside, path)
     CONSOLE.print(f"written to {os.path.relpath(path)}")
     return path

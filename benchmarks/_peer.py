@@ -9,6 +9,8 @@ import torch
 import torch_pruning
 from torch import nn
 
+from obc.trace.tracer import outputs
+
 ROOTS = [nn.modules.conv._ConvNd, nn.Linear]
 
 
@@ -33,6 +35,7 @@ def prune(
             importance=torch_pruning.importance.RandomImportance(),
             pruning_ratio=ratio,
             ignored_layers=ignored,
+            output_transform=lambda out: [t for t in outputs(out) if t.requires_grad],
             # Its defaults are dicts shared by all pruners; fresh ones keep models apart.
             in_channel_groups={},
             out_channel_groups={},

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 import obc
 from benchmarks import _peer
-from benchmarks._harness import CONSOLE, save, show
+from benchmarks._harness import CONSOLE, save, show, time_limit
 from obc.surgery.verify import _Masked, difference
 from obc.trace.layers import unchanged
 from obc.trace.solve import base_classes
@@ -29,10 +29,22 @@ from tests.cases import CASES, Case
 from tests.vision import installed
 
 RATIO = 0.3
+PATIENCE = 20.0  # CPU seconds; what ends at all ends within three
 FAMILIES = {"hand": "written by hand", "hf": "transformers", "torchvision": "torchvision"}
 PACKAGES = {"hf": "transformers", "torchvision": "torchvision"}
 # From best to worst: a crash is noticed, a wrong model is not.
-VERDICTS = ("right", "nothing pruned", "refused", "not judged", "crash", "other shape", "wrong")
+VERDICTS = (
+    "right",
+    "nothing pruned",
+    "refused",
+    "not judged",
+    "no end",
+    "crash",
+    "other shape",
+    "wrong",
+)
+
+Kept = Mapping[tuple[str, int], Tensor]  # what is left of a parameter's dimension
 
 
 @dataclass
@@ -88,10 +100,16 @@ def theirs(model: nn.Module, example: Any) -> Outcome:
     ignored = [pruned.get_submodule(n) for n in _output_layers(model, tracing)]
     before = outputs(forward(model, example))
     try:
-        _peer.prune(pruned, example, ignored, RATIO)
+        with time_limit(PATIENCE):
+            _peer.prune(pruned, example, ignored, RATIO)
+    except TimeoutError as error:
+        return Outcome("no end", reason=_first_line(error))
+    except Exception as error:
+        return Outcome("crash", reason=f"while pruning: {_first_line(error)}")
+    try:
         after = outputs(forward(pruned, example))
     except Exception as error:
-        return Outcome("crash", reason=_first_line(error))
+        return Outcome("crash", reason=f"when run: {_first_line(error)}")
     share = _removed(model, pruned)
     if [t.shape for t in before] != [t.shape for t in after]:
         return Outcome("other shape", share, f"{[tuple(t.shape) for t in after]}")
@@ -100,22 +118,44 @@ def theirs(model: nn.Module, example: Any) -> Outcome:
     if tracing is None:
         return Outcome("not judged", share, "obc cannot trace it, and obc's masks are the judge")
     try:
-        difference(_masked_outputs(tracing, _kept(model, pruned)), after)
-    except Exception as error:
-        return Outcome("wrong", share, _first_line(error))
-    return Outcome("right", share)
+        kept = _kept(model, pruned)
+    except ValueError as error:
+        return Outcome("not judged", share, str(error))
+    reasons = []
+    for reference in (_zeroed_outputs, _masked_outputs):
+        try:
+            difference(reference(tracing, kept), after)
+            return Outcome("right", share)
+        except Exception as error:
+            reasons.append(_first_line(error))
+    frozen = _frozen_but_removed(tracing, kept)
+    if frozen:
+        return Outcome("not judged", share, f"removes what obc leaves: {frozen}")
+    return Outcome("wrong", share, reasons[-1])
 
 
 def _output_layers(model: nn.Module, tracing: Tracing | None) -> list[str]:
     """Layers that put out what the model puts out: torch-pruning's user has to name them."""
     if tracing is None:
         return [[n for n, m in model.named_modules() if isinstance(m, tuple(_peer.ROOTS))][-1]]
-    names = dict(model.named_modules())
-    frozen = (f.layer for f in tracing.sites.frozen if f.reason == "model output")
-    return [name for name in frozen if name in names]
+    ledger = tracing.flow.ledger
+    base = base_classes(ledger)
+    out = torch.zeros(ledger.size, dtype=torch.bool)
+    for ids, reason in ledger.frozen:
+        if reason.text == "model output":
+            out[base[ids]] = True
+    leaves = {id(leaf.tensor): leaf for leaf in tracing.flow.leaves.values()}
+    found = []
+    for name, layer in model.named_modules():
+        leaf = leaves.get(id(getattr(layer, "weight", None)))
+        if leaf is not None and isinstance(layer, tuple(_peer.ROOTS)):
+            ids = leaf.dims[1 if getattr(layer, "transposed", False) else 0]
+            if ids is not None and out[base[ids]].any():
+                found.append(name)
+    return found
 
 
-def _kept(before: nn.Module, after: nn.Module) -> dict[tuple[str, int], Tensor]:
+def _kept(before: nn.Module, after: nn.Module) -> Kept:
     """Which positions of each parameter dimension are left, recognised by their values."""
     small = dict(after.named_parameters(remove_duplicate=False))
     left = {}
@@ -128,26 +168,51 @@ def _kept(before: nn.Module, after: nn.Module) -> dict[tuple[str, int], Tensor]:
         if not torch.equal(values[found], part.reshape(-1)):
             raise ValueError(f"'{name}' holds values that the original does not")
         for dim, at in enumerate(torch.unravel_index(order[found].view(part.shape), full.shape)):
-            rows = at.movedim(dim, 0).flatten(1)
+            rows = at.movedim(dim, 0).reshape(part.shape[dim], -1)
             if not torch.equal(rows, rows[:, :1].expand_as(rows)):
                 raise ValueError(f"'{name}' is not a slice of the original")
             left[name, dim] = rows[:, 0]
     return left
 
 
-def _masked_outputs(tracing: Tracing, kept: Mapping[tuple[str, int], Tensor]) -> list[Tensor]:
-    """What the original puts out when it does not read what these slices leave out."""
-    base = base_classes(tracing.flow.ledger)
+def _zeroed_outputs(tracing: Tracing, kept: Kept) -> list[Tensor]:
+    """What a copy puts out that holds zeros wherever a position was removed: needs no trace."""
+    zeroed = copy.deepcopy(tracing.model)
+    with torch.no_grad():
+        for name, tensor in zeroed.named_parameters(remove_duplicate=False):
+            for dim in range(tensor.ndim):
+                if (name, dim) in kept:
+                    tensor.index_fill_(dim, _gone(kept[name, dim], tensor.shape[dim]), 0)
+    return outputs(forward(zeroed, tracing.example))
+
+
+def _masked_outputs(tracing: Tracing, kept: Kept) -> list[Tensor]:
+    """What the original puts out when norms and softmaxes, too, leave out what was removed."""
+    gone = _gone_ids(tracing, kept)
+    with unchanged(tracing.model):
+        return outputs(tracing.run(_Masked(tracing.model, tracing, gone)))
+
+
+def _frozen_but_removed(tracing: Tracing, kept: Kept) -> str:
+    """Why obc would not have removed some of it: past such a place its masks do not reach."""
+    why = tracing.classes.why[tracing.classes.of[_gone_ids(tracing, kept)]]
+    codes = why[why >= 0].unique().tolist()
+    return "; ".join(sorted({tracing.classes.reasons[c].text for c in codes}))
+
+
+def _gone_ids(tracing: Tracing, kept: Kept) -> Tensor:
     gone = torch.zeros(tracing.flow.ledger.size, dtype=torch.bool)
     for leaf in tracing.flow.leaves.values():
         for dim, ids in enumerate(leaf.dims):
-            index = kept.get((leaf.name, dim))
-            if ids is not None and index is not None:
-                mask = torch.ones(len(ids), dtype=torch.bool)
-                mask[index] = False
-                gone[base[ids[mask]]] = True
-    with unchanged(tracing.model):
-        return outputs(tracing.run(_Masked(tracing.model, tracing, gone[base])))
+            if ids is not None and (leaf.name, dim) in kept:
+                gone[ids[_gone(kept[leaf.name, dim], len(ids))]] = True
+    return gone
+
+
+def _gone(kept: Tensor, size: int) -> Tensor:
+    gone = torch.ones(size, dtype=torch.bool)
+    gone[kept] = False
+    return gone.nonzero().reshape(-1)
 
 
 def _removed(before: nn.Module, after: nn.Module) -> float:
@@ -186,7 +251,9 @@ def main() -> None:
         CONSOLE.print(*row(found[-1]), sep="  ", markup=False, highlight=False)
     report(found, wanted, chosen.all or bool(chosen.only))
     if not chosen.only:
-        plain = [{k: asdict(v) if isinstance(v, Outcome) else v for k, v in f.items()} for f in found]
+        plain = [
+            {k: asdict(v) if isinstance(v, Outcome) else v for k, v in f.items()} for f in found
+        ]
         save("coverage", {"ratio": RATIO, "summary": summary(found, wanted), "models": plain})
 
 
@@ -206,7 +273,15 @@ def row(result: dict[str, Any]) -> list[str]:
     us, them = result["obc"], result["torch-pruning"]
     counts = [str(us.counts.get(k, "")) for k in ("sites", "channels", "frozen")]
     shares = [f"{100 * o.removed:.0f}%" if o.removed else "" for o in (us, them)]
-    return [result["model"], us.verdict, *counts, shares[0], them.verdict, shares[1], them.reason or us.reason]
+    return [
+        result["model"],
+        us.verdict,
+        *counts,
+        shares[0],
+        them.verdict,
+        shares[1],
+        them.reason or us.reason,
+    ]
 
 
 def report(found: list[dict[str, Any]], families: list[str], everything: bool) -> None:
@@ -226,7 +301,17 @@ def report(found: list[dict[str, Any]], families: list[str], everything: bool) -
     if listed:
         show(
             "Every model" if everything else "Models that obc does not prune",
-            ("model", "obc", "sites", "channels", "frozen", "gone", "torch-pruning", "gone", "reason"),
+            (
+                "model",
+                "obc",
+                "sites",
+                "channels",
+                "frozen",
+                "gone",
+                "torch-pruning",
+                "gone",
+                "reason",
+            ),
             [row(f) for f in listed],
         )
 

@@ -93,7 +93,9 @@ def deepen(rounds: int, layers: int = 32) -> dict[str, Any]:
         "obc": (once.ours, twice.ours),
         "torch-pruning": (once.theirs, twice.theirs),
     }
-    times = race({f"{who} {n}": run for who, pair in runs.items() for n, run in enumerate(pair, 1)}, rounds)
+    times = race(
+        {f"{who} {n}": run for who, pair in runs.items() for n, run in enumerate(pair, 1)}, rounds
+    )
     growth = {who: times[f"{who} 2"].best / times[f"{who} 1"].best for who in runs}
     return {"layers": [layers, 2 * layers], "seconds": times, "growth": growth}
 
@@ -133,7 +135,17 @@ def report(speed: list[dict[str, Any]], depth: dict[str, Any]) -> None:
     """The tables, with the bars they are held against."""
     show(
         "Trace + grouping: CPU seconds, best (median) of interleaved runs",
-        ("model", "obc", "torch-pruning", "times faster", "bar", "sites", "groups", "MB", "MB theirs"),
+        (
+            "model",
+            "obc",
+            "torch-pruning",
+            "times faster",
+            "bar",
+            "sites",
+            "groups",
+            "MB",
+            "MB theirs",
+        ),
         [
             (
                 s["model"],

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from tests.examples import floats
 from tests.sensitive import sensitive
-from tests.steps import BINARY, MIXING, UNARY, Do, Pick, channels
+from tests.steps import BINARY, MIXING, UNARY, Pick, channels, do
 
 SMALL = 500  # numbers per sample above which nothing grows further
 
@@ -93,7 +93,7 @@ def grow(program: Program, pool: list[Tensor], pick: Pick, i: int, kind: str | N
         step = Step(pick.one(layers).layer, (i,))
     elif kind in BINARY:
         step = Step(len(program.layers), (i, pick.one(partners[kind])))
-        program.layers.append(Do(kind, BINARY[kind][1]))
+        program.layers.append(do(kind, BINARY[kind][1]))
     else:
         layer = UNARY[kind][1](pick, x)
         if layer is None:
@@ -119,7 +119,7 @@ def finish(program: Program, pool: list[Tensor], pick: Pick, inputs: int) -> Non
     read = {i for step in program.steps for i in step.inputs}
     for i in [i for i in range(inputs, len(pool)) if i not in read]:
         x = pool[i]
-        if pick.one((False, False, False, True)):  # mostly a head: what is put out stays
+        if pick.one((False,) * 9 + (True,)):  # mostly a head: what is put out stays
             program.outputs.append(i)
             continue
         wide = channels(x)

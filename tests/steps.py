@@ -9,21 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-
-class Do(nn.Module):
-    """A step without a class of its own: a function of the step's layers and its inputs."""
-
-    def __init__(self, name: str, function: Callable[..., Any], **layers: Any) -> None:
-        super().__init__()
-        self.name, self.function = name, function
-        for key, layer in layers.items():
-            setattr(self, key, layer)
-
-    def forward(self, *inputs: Tensor) -> Any:
-        return self.function(self, *inputs)
-
-    def extra_repr(self) -> str:
-        return self.name
+from tests.nets.wrap import Wrap
 
 
 class Pick:
@@ -40,6 +26,11 @@ class Pick:
 
     def width(self) -> int:
         return int(self.one((4, 2, 3, 6, 8)))
+
+
+def do(name: str, function: Callable[..., Any], **layers: Any) -> Wrap:
+    """A step without a class of its own."""
+    return Wrap(function, name, **layers)
 
 
 # Each kind makes a layer from choices and the tensor's example; None where it does not apply.
@@ -96,7 +87,7 @@ def spread(x: Tensor, v: Tensor) -> Tensor:
 BINARY |= {
     "add": (same, lambda m, a, b: a + b),
     "multiply": (same, lambda m, a, b: a * torch.tanh(b)),
-    "subtract": (same, lambda m, a, b: torch.maximum(a, b) - b),
+    "subtract": (same, lambda m, a, b: torch.maximum(a, b) - 0.3 * b),
     "join": (same_but_channels, lambda m, a, b: torch.cat([a, b], axis(a))),
     "join twice": (same_but_channels, lambda m, a, b: torch.cat([b, a, b], axis(a))),
     "gate": (gates, lambda m, x, v: x * torch.sigmoid(spread(x, v))),
@@ -141,13 +132,13 @@ def linear(pick: Pick, x: Tensor) -> Made:
 @unary(2, 3)
 def bare(pick: Pick, x: Tensor) -> Made:
     weight = nn.Parameter(torch.ones(channels(x), pick.width()))
-    return Do("bare", lambda m, x: x @ m.weight, weight=weight)
+    return do("bare", lambda m, x: x @ m.weight, weight=weight)
 
 
 @unary(3)
 def mixer(pick: Pick, x: Tensor) -> Made:
     layers = {"up": nn.Linear(x.shape[1], 6), "down": nn.Linear(6, x.shape[1])}
-    return Do("mixer", lambda m, x: x + m.down(F.gelu(m.up(x.mT))).mT, **layers)
+    return do("mixer", lambda m, x: x + m.down(F.gelu(m.up(x.mT))).mT, **layers)
 
 
 # Norms and per-channel parameters.
@@ -169,7 +160,7 @@ def layer_norm_2d(pick: Pick, x: Tensor) -> Made:
     def run(m: Any, x: Tensor) -> Tensor:
         return m.norm(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
 
-    return Do("layer_norm_2d", run, norm=nn.LayerNorm(channels(x)))
+    return do("layer_norm_2d", run, norm=nn.LayerNorm(channels(x)))
 
 
 @unary(2, 3)
@@ -185,7 +176,7 @@ def prelu(pick: Pick, x: Tensor) -> Made:
 @unary(2, 3, 4)
 def scale(pick: Pick, x: Tensor) -> Made:
     shape = (channels(x), 1, 1) if x.ndim == 4 else (channels(x),)
-    return Do("scale", lambda m, x: x * m.gamma, gamma=nn.Parameter(torch.ones(shape)))
+    return do("scale", lambda m, x: x * m.gamma, gamma=nn.Parameter(torch.ones(shape)))
 
 
 @unary(2, 3, 4)
@@ -195,7 +186,7 @@ def pointwise(pick: Pick, x: Tensor) -> Made:
 
 @unary(2, 3, 4)
 def in_place(pick: Pick, x: Tensor) -> Made:
-    return Do("in place", lambda m, x: x.clone().relu_().mul_(1.5).add_(x))
+    return do("in place", lambda m, x: x.clone().relu_().mul_(1.5).add_(x))
 
 
 # Channels that move.
@@ -213,7 +204,7 @@ def halves(pick: Pick, x: Tensor) -> Made:
         "sliced": lambda m, x: x.narrow(axis(x), 0, channels(x) // 2),
     }
     name = pick.one(ways)
-    return Do(f"halves {name}", ways[name])
+    return do(f"halves {name}", ways[name])
 
 
 @unary(2, 3, 4)
@@ -222,16 +213,16 @@ def literal_split(pick: Pick, x: Tensor) -> Made:
         return None
     at = pick.one(range(1, channels(x)))
     sizes = [at, channels(x) - at]
-    return Do(f"split {sizes}", lambda m, x: x.split(sizes, axis(x)))
+    return do(f"split {sizes}", lambda m, x: x.split(sizes, axis(x)))
 
 
 @unary(2, 3, 4)
 def literal_slice(pick: Pick, x: Tensor) -> Made:
     at = pick.one(range(1, channels(x) + 1))
     if pick.flag():
-        return Do(f"first {at}", lambda m, x: x.narrow(axis(x), 0, at))
+        return do(f"first {at}", lambda m, x: x.narrow(axis(x), 0, at))
 
-    return Do(f"from {at - 1}", lambda m, x: x.movedim(axis(x), 0)[at - 1 :].movedim(0, axis(x)))
+    return do(f"from {at - 1}", lambda m, x: x.movedim(axis(x), 0)[at - 1 :].movedim(0, axis(x)))
 
 
 @unary(2, 3, 4)
@@ -244,7 +235,7 @@ def written_slice(pick: Pick, x: Tensor) -> Made:
         part += m.layer(x.movedim(axis(x), -1)).movedim(-1, axis(x))
         return y
 
-    return Do(f"written {at}", run, layer=nn.Linear(channels(x), at))
+    return do(f"written {at}", run, layer=nn.Linear(channels(x), at))
 
 
 @unary(2, 3, 4)
@@ -257,7 +248,7 @@ def turned(pick: Pick, x: Tensor) -> Made:
         "repeated": lambda m, x: x.repeat_interleave(2, axis(x)),
     }
     name = pick.one(ways)
-    return Do(name, ways[name])
+    return do(name, ways[name])
 
 
 @unary(4)
@@ -265,7 +256,7 @@ def shuffle(pick: Pick, x: Tensor) -> Made:
     if not divisors(channels(x))[:-1]:
         return None
     n = pick.one(divisors(channels(x))[:-1])
-    return Do(f"shuffle {n}", lambda m, x: x.unflatten(1, (n, -1)).transpose(1, 2).reshape(x.shape))
+    return do(f"shuffle {n}", lambda m, x: x.unflatten(1, (n, -1)).transpose(1, 2).reshape(x.shape))
 
 
 @unary(4)
@@ -278,7 +269,7 @@ def pixels(pick: Pick, x: Tensor) -> Made:
 @unary(4)
 def padded(pick: Pick, x: Tensor) -> Made:
     pad = pick.one(((1, 1, 1, 1, 0, 0), (0, 0, 0, 0, 1, 2)))
-    return Do(f"padded {pad}", lambda m, x: F.pad(x, pad))
+    return do(f"padded {pad}", lambda m, x: F.pad(x, pad))
 
 
 @unary(4)
@@ -303,7 +294,7 @@ def flattened(pick: Pick, x: Tensor) -> Made:
         "rows": lambda m, x: x.transpose(1, 2).flatten(2),
     }
     name = pick.one(ways)
-    return Do(f"flattened to {name}", ways[name])
+    return do(f"flattened to {name}", ways[name])
 
 
 @unary(3)
@@ -311,7 +302,7 @@ def image(pick: Pick, x: Tensor) -> Made:
     side = round(x.shape[1] ** 0.5)
     if side * side != x.shape[1]:
         return None
-    return Do("image", lambda m, x: x.transpose(1, 2).unflatten(2, (side, side)))
+    return do("image", lambda m, x: x.transpose(1, 2).unflatten(2, (side, side)))
 
 
 @unary(3)
@@ -323,7 +314,7 @@ def gathered(pick: Pick, x: Tensor) -> Made:
         "largest": lambda m, x: x.max(1).values,
     }
     name = pick.one(ways)
-    return Do(f"gathered {name}", ways[name])
+    return do(f"gathered {name}", ways[name])
 
 
 # Attention.
@@ -353,7 +344,7 @@ def attention(pick: Pick, x: Tensor) -> Made:
         return m.out(mixed.transpose(1, 2).reshape(batch, tokens, -1))
 
     layers = {"qkv": nn.Linear(channels(x), 3 * heads * size), "out": nn.Linear(heads * size, 4)}
-    return Do(f"attention {way} {heads} x {size}, {count}", run, **layers)
+    return do(f"attention {way} {heads} x {size}, {count}", run, **layers)
 
 
 @unary(3)
@@ -373,7 +364,7 @@ def shared_keys(pick: Pick, x: Tensor) -> Made:
         "value": nn.Linear(wide, 2 * size),
         "out": nn.Linear(2 * share * size, wide),
     }
-    return Do(f"{share} queries share a key", run, **layers)
+    return do(f"{share} queries share a key", run, **layers)
 
 
 @unary(3)
@@ -382,13 +373,13 @@ def torch_attention(pick: Pick, x: Tensor) -> Made:
         return None
     inner = nn.MultiheadAttention(channels(x), pick.one(divisors(channels(x))), batch_first=True)
     weights = pick.flag()
-    return Do("mha", lambda m, x: m.inner(x, x, x, need_weights=weights)[0], inner=inner)
+    return do("mha", lambda m, x: m.inner(x, x, x, need_weights=weights)[0], inner=inner)
 
 
 @unary(3)
 def non_local(pick: Pick, x: Tensor) -> Made:
     layers = {n: nn.Linear(channels(x), k) for n, k in (("q", 3), ("k", 3), ("v", 5))}
-    return Do("non local", lambda m, x: (m.q(x) @ m.k(x).mT).softmax(-1) @ m.v(x), **layers)
+    return do("non local", lambda m, x: (m.q(x) @ m.k(x).mT).softmax(-1) @ m.v(x), **layers)
 
 
 # Functions that mix channels without a weight.
@@ -405,11 +396,11 @@ def mixed(pick: Pick, x: Tensor) -> Made:
         "sum": lambda m, x: torch.sigmoid(x.sum(axis(x), keepdim=True)) * x,
     }
     name = pick.one(ways)
-    return Do(f"mixed {name}", ways[name])
+    return do(f"mixed {name}", ways[name])
 
 
 @unary(2)
 def outer(pick: Pick, x: Tensor) -> Made:
     if channels(x) > 6:
         return None
-    return Do("outer", lambda m, x: (x[:, :, None] * torch.tanh(x)[:, None, :]).flatten(1))
+    return do("outer", lambda m, x: (x[:, :, None] * torch.tanh(x)[:, None, :]).flatten(1))

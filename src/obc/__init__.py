@@ -1,5 +1,9 @@
 """Optimal Brain Connection: remove whole channels and heads from trained networks."""
 
+from obc.criteria.blocks import jacobian_blocks
+from obc.criteria.criterion import Criterion
+from obc.criteria.criterion import register as criterion
+from obc.criteria.score import score
 from obc.errors import ObcError
 from obc.planning.budget import Cost, cost
 from obc.planning.plan import Plan
@@ -11,6 +15,7 @@ from obc.trace.tracer import trace
 
 __all__ = [
     "Cost",
+    "Criterion",
     "Frozen",
     "Member",
     "ObcError",
@@ -19,7 +24,10 @@ __all__ = [
     "Sites",
     "apply",
     "cost",
+    "criterion",
     "handler",
+    "jacobian_blocks",
+    "score",
     "trace",
     "verify",
 ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,7 +84,8 @@ class _Counter(TorchDispatchMode):
 
 def _macs(func: Any, args: Any, kwargs: Any, out: Any) -> int:
     if "scaled_dot_product" in func._schema.name:  # torch's formulas leave the CPU kernel out
-        query, key, value = (tuple(t.shape) for t in args[:3])
-        return math.prod(query[:-1]) * key[-2] * (query[-1] + value[-1])
+        query, key, value = args[:3]
+        rows: int = query[..., 0].numel()
+        return rows * int(key.shape[-2]) * int(query.shape[-1] + value.shape[-1])
     formula = flop_registry.get(func.overloadpacket)
     return int(formula(*args, **kwargs, out_val=out)) // 2 if formula is not None else 0

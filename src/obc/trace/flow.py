@@ -40,11 +40,13 @@ _NOT_USER_CODE = (
 class Tracked:
     """What is known of a tensor: its labels, and what went into it.
 
-    `origin` is "weight" if parameters did and no data, "buffer" if buffers alone did.
+    `origin` is "weight" if parameters did and no data, "buffer" if buffers alone did; `step` is
+    the number of the step that made it.
     """
 
     labels: tuple[Tensor, ...] = ()
     origin: str = "data"
+    step: int = -1
 
     @property
     def weight(self) -> bool:
@@ -101,11 +103,12 @@ class Call:
 
 @dataclass
 class Step:
-    """What `trial` needs to know of one call to find out later who is to blame."""
+    """One call: where it was, the ids that reached it, and the steps whose data it read."""
 
     name: str
     place: Place
     ids: tuple[Tensor, ...] = field(repr=False)
+    reads: tuple[int, ...] = ()
 
 
 Rule = Callable[[Call], Any]
@@ -121,6 +124,7 @@ class Flow(TorchDispatchMode):
         self.leaves: dict[int, Leaf] = {}
         self.steps: list[Step] = []
         self.ops: list[str] = []
+        self.uses: dict[str, set[str]] = {}
         self._known = WeakTensorKeyDictionary()
         self._names = {id(t): n for n, t in _tensors(model)}
         self._stack = ModuleStack(model)
@@ -145,6 +149,7 @@ class Flow(TorchDispatchMode):
             known: Tracked | None = self._known.get(tensor)
             return known
         leaf = self.leaves.get(id(tensor))
+        self.uses.setdefault(name, set()).add(self._stack.path)
         if leaf is None:
             dims = tuple(self.ledger.fresh(n) if n > 1 else None for n in tensor.shape)
             leaf = self.leaves[id(tensor)] = Leaf(name, tensor, dims)
@@ -172,7 +177,8 @@ class Flow(TorchDispatchMode):
             return func(*args, **kwargs)
         place = self.place(func)
         labels = tuple(label for k in known if k is not None for label in k.labels)
-        self.steps.append(Step(func._schema.name, place, labels))
+        reads = tuple(k.step for k in known if k is not None and k.origin == "data")
+        self.steps.append(Step(place.op, place, labels, reads))
         origins = {k.origin for k in known if k is not None}
         origin = next(o for o in ("data", "weight", "buffer") if o in origins)
         call = Call(self, func, bind(func, args, kwargs), None, place, origin)
@@ -196,7 +202,10 @@ class Flow(TorchDispatchMode):
         many = isinstance(call.out, (tuple, list))
         for i, out in enumerate(outs):
             found = (labels[i] if i < len(labels) else ()) if many else labels
-            self.set(out, Tracked(tuple(compact(ids) for ids in found), call.origin))
+            tracked = Tracked(
+                tuple(compact(ids) for ids in found), call.origin, len(self.steps) - 1
+            )
+            self.set(out, tracked)
 
 
 def freeze_all(call: Call, text: str) -> None:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from obc.errors import ObcError, closest
 from obc.trace.flow import Flow, Leaf
 from obc.trace.solve import Classes
+from obc.trace.wiring import Wiring, wire
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,7 @@ class Member:
     param: str
     dim: int
     role: str
-    index: Tensor = field(repr=False)
+    index: Tensor = field(repr=False, compare=False)
 
     @property
     def name(self) -> str:
@@ -74,6 +75,7 @@ class Sites(Sequence[Site]):
         untouched: Sequence[str] = (),
         shapes: Mapping[str, tuple[int, ...]] | None = None,
         example: Any = None,
+        wiring: Wiring | None = None,
     ) -> None:
         self._sites = tuple(sites)
         self._by_name = {s.name: s for s in sites}
@@ -81,11 +83,14 @@ class Sites(Sequence[Site]):
         self.untouched = tuple(untouched)
         self.shapes = dict(shapes or {})
         self.example = example
+        self.wiring = wiring or Wiring()
 
     def with_attributes(self, attributes: Mapping[str, tuple[str, ...]]) -> Sites:
         """The same sites, some with attributes that were found to count their channels."""
         sites = [replace(s, attributes=attributes.get(s.name, s.attributes)) for s in self]
-        return Sites(sites, self.frozen, self.untouched, self.shapes, self.example)
+        return Sites(
+            sites, self.frozen, self.untouched, self.shapes, self.example, self.wiring
+        )
 
     @overload
     def __getitem__(self, key: int | str) -> Site: ...
@@ -136,7 +141,7 @@ def build(
     read = free | (classes.why >= 0)
     sites, lone = _group(dims, classes.of, free, has["head"])
     frozen = _frozen(dims, classes, lone, read)
-    return Sites(sites, frozen, untouched, shapes_of(model), example)
+    return Sites(sites, frozen, untouched, shapes_of(model), example, wire(flow))
 
 
 def shapes_of(model: nn.Module) -> dict[str, tuple[int, ...]]:

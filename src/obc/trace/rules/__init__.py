@@ -12,19 +12,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from obc.trace.flow import Call, Rule, freeze_all
 
 _RULES: dict[str, Rule] = {}
+F = TypeVar("F", bound=Rule)
 
 
-def rule(*names: str) -> Callable[[Rule], Rule]:
+def rule(*names: str) -> Callable[[F], F]:
     """Register a rule for operators by schema name; a bare name means `aten::name`."""
 
-    def register(function: Rule) -> Rule:
+    def register(function: F) -> F:
         for name in names:
             _RULES[name if "::" in name else f"aten::{name}"] = function
         find.cache_clear()

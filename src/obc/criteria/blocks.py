@@ -1,0 +1,43 @@
+"""A look inside: the blocks of J^T J that belong to single filters of a layer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from obc.criteria.evidence import Gatherer, scoring
+from obc.criteria.structure import parts_of
+from obc.criteria.taylor import Taylor
+from obc.errors import ObcError, closest
+from obc.trace.sites import Sites
+
+
+def jacobian_blocks(
+    model: nn.Module,
+    sites: Sites,
+    batches: Iterable[Any],
+    loss: Callable[[Any, Any], Tensor],
+    layer: str,
+) -> Tensor:
+    """J_m^T J_m for each filter of a layer, bias last: [filters, d, d], as in the paper's figures.
+
+    The score of a filter by the Jacobian Criterion is w^T B w with its block B.
+    """
+    parts = {p.layer: p for site in sites for p in parts_of(site) if p.role == "out"}
+    if layer not in parts:
+        raise ObcError(f"no layer '{layer}' puts out a site's channels{closest(layer, parts)}")
+    part = parts[layer]
+    total: Tensor | None = None
+    with scoring(model):
+        gather = Gatherer(model, sites, {part.site: [part]}, loss, Taylor(), fast=False)
+        for number, batch in enumerate(batches):
+            _, _, g = gather.row(number, batch)[part.site][0]
+            g = g.double()
+            block = torch.einsum("md,me->mde", g, g)
+            total = block if total is None else total + block
+    if total is None:
+        raise ObcError("there are no batches to score with")
+    return total

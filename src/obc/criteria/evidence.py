@@ -1,0 +1,266 @@
+"""What a criterion looks at beside the weights: products, gradients, squares, row by row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves, tree_map
+
+from obc.criteria.criterion import Criterion
+from obc.criteria.probe import InPlace, Key, Probe, positions, streams
+from obc.criteria.single import squares, per_sample
+from obc.criteria.structure import Part
+from obc.errors import ObcError
+from obc.trace.layers import unchanged
+from obc.trace.sites import Sites
+
+Row = dict[str, list[tuple[Part, Tensor, Tensor]]]
+
+
+@contextmanager
+def scoring(model: nn.Module) -> Iterator[None]:
+    """Eval mode, frozen weights, nothing in place; afterwards the model is as it was."""
+    wanted = [(p, p.requires_grad) for p in model.parameters()]
+    devices = {p.device for p in model.parameters() if p.device.type not in ("cpu", "meta")}
+    with unchanged(model), torch.random.fork_rng(devices=list(devices)), torch.enable_grad():
+        try:
+            for module in model.modules():
+                module.training = False
+                if getattr(module, "inplace", False) is True:
+                    module.inplace = False  # its input may still be needed
+            for p, _ in wanted:
+                p.requires_grad_(False)
+            yield
+        finally:
+            for p, flag in wanted:
+                p.requires_grad_(flag)
+
+
+class Gatherer:
+    """Gathers one row of evidence after the other for all structural parameters of a model."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        sites: Sites,
+        parts: Mapping[str, list[Part]],
+        loss: Callable[[Any, Any], Tensor],
+        criterion: Criterion,
+        fast: bool,
+    ) -> None:
+        self.model, self.parts, self.loss, self.criterion = model, parts, loss, criterion
+        self.count = 0
+        self.wiring = sites.wiring
+        self.by_sample = criterion.rows == "sample"
+        every = [part for own in parts.values() for part in own]
+        product = criterion.evidence == "product"
+        self.streamed = {p for p in every if fast and product and streams(p, model, sites.wiring)}
+        apart = getattr(criterion, "diagonal_norm", False)
+        self.probe = Probe(model, sites.wiring.before, self.by_sample, apart)
+        self.derived: set[Part] = set()  # products known from another layer's pass
+        self._through: dict[Part, Tensor] = {}
+
+    def row(self, number: int, batch: Any) -> Row:
+        """The evidence of one batch."""
+        self.count += 1
+        if self.criterion.evidence == "square":
+            return self._squares(number, batch)
+        if self.criterion.evidence == "gradient":
+            return self._rows(self._weight_gradients(number, batch, self._names()))
+        found = self._first(number, batch) if self.count == 1 else self._products(number, batch)
+        none = torch.empty(0)
+        return {n: [(p, none, found[p]) for p in own] for n, own in self.parts.items()}
+
+    def finish(self) -> None:
+        self.probe.release()
+
+    # -- gradients and squares -------------------------------------------------------------
+
+    def _names(self, parts: set[Part] | None = None) -> list[str]:
+        own = [p for group in self.parts.values() for p in group if parts is None or p in parts]
+        return list(dict.fromkeys(m.name for p in own for m in p.members))
+
+    def _squares(self, number: int, batch: Any) -> Row:
+        self._value(number, batch)
+        with _named(number):
+            return self._rows(squares(self.model, self.loss, batch, self._names()))
+
+    def _rows(self, tensors: dict[str, Tensor]) -> Row:
+        weights = {n: p.detach().to(_wide(p)) for n, p in self.model.named_parameters()}
+        return {
+            name: [(p, p.rows(weights), p.rows(tensors)) for p in own]
+            for name, own in self.parts.items()
+        }
+
+    def _weight_gradients(self, number: int, batch: Any, names: list[str]) -> dict[str, Tensor]:
+        tensors = dict(self.model.named_parameters())
+        wanted = [tensors[n].requires_grad_() for n in names]
+        value = self._value(number, batch)
+        grads = torch.autograd.grad(value, [*wanted, *self.probe.starts], allow_unused=True)
+        self._check_reached({n for n, g in zip(names, grads, strict=False) if g is not None})
+        return {
+            n: torch.zeros_like(tensors[n], dtype=_wide(tensors[n])) if g is None else g.to(_wide(g))
+            for n, g in zip(names, grads, strict=False)
+        }
+
+    def _check_reached(self, names: set[str]) -> None:
+        for site, own in self.parts.items():
+            reached = any(
+                m.name in names if p not in self.streamed else (p.layer, p.role) in self.probe.sums
+                for p in own
+                for m in p.members
+            )
+            if not reached:
+                raise ObcError(f"no gradient reaches site '{site}'; does the loss depend on it?")
+
+    # -- products --------------------------------------------------------------------------
+
+    def _first(self, number: int, batch: Any) -> dict[Part, Tensor]:
+        """The first batch also shows whether the loss is the same when run again, which products
+        follow from others, and whether rows are samples."""
+        with torch.no_grad():
+            once = float(self._value(number, batch, needs_grad=False))
+        found = self._products(number, batch)
+        if abs(self._last - once) > 1e-3 * abs(once):
+            raise ObcError(
+                f"the loss of batch {number} is {once:.6g} at first and {self._last:.6g} when run "
+                "again; scoring needs a deterministic model and loss"
+            )
+        offered = {p: self._offer(p, found) for p in self.streamed}
+        fine = {p for p, e in offered.items() if e is not None and _close(e, _joined(found[p]))}
+        if self.by_sample and self._misplaced(number, batch, found):
+            found = self._products(number, batch)
+        self.derived = fine & self.streamed
+        return found
+
+    def _misplaced(self, number: int, batch: Any, found: dict[Part, Tensor]) -> bool:
+        """The first row must be the first sample's; layers laid out otherwise take gradients."""
+        first = tree_map(lambda t: t[:1] if isinstance(t, Tensor) and t.ndim else t, batch)
+        alone = self._products(number, first)
+        odd = {p for p in self.streamed if not _close(alone[p], found[p][:1])}
+        self.streamed -= odd
+        return bool(odd)
+
+    def _products(self, number: int, batch: Any) -> dict[Part, Tensor]:
+        """w . g of every structural parameter, [rows, size, tensors]."""
+        every = [p for own in self.parts.values() for p in own]
+        slow = self._names(set(every) - self.streamed)
+        grads = self._stream(number, batch, slow)
+        if self.by_sample and slow:
+            with _named(number):
+                grads = per_sample(self.model, self.loss, batch, slow)
+        size = _batch_size(batch) if self.by_sample else 1
+        found = {}
+        for part in every:
+            if part not in self.streamed:
+                found[part] = self._from_gradients(part, grads).double()
+            elif part not in self.derived:
+                found[part] = self._from_sums(part, self.probe.sums, size)
+        self._through = {p: self._from_sums(p, self.probe.derived, size) for p in self._behind()}
+        for part in self.derived:
+            known = self._offer(part, found)
+            assert known is not None
+            found[part] = known
+        self.probe.release()
+        return found
+
+    def _stream(self, number: int, batch: Any, slow: list[str]) -> dict[str, Tensor]:
+        """One forward and backward pass; what is overwritten on the way is copied the next time."""
+        while True:
+            self.probe.watch({(p.layer, p.role) for p in self.streamed - self.derived})
+            try:
+                with _named(number):
+                    return self._weight_gradients(number, batch, slow)
+            except InPlace as seen:
+                self.probe.copied.add(seen.layer)
+            finally:
+                for name in slow:
+                    self.model.get_parameter(name).requires_grad_(False)
+
+    def _behind(self) -> list[Part]:
+        """Layers whose products came along with the pass of the norm layer after them."""
+        got = self.probe.derived
+        return [p for p in self.streamed if p.role == "out" and (p.layer, "out") in got]
+
+    def _offer(self, part: Part, found: dict[Part, Tensor]) -> Tensor | None:
+        """A part's products as another layer's pass gives them, if one does."""
+        if part.role != "in":
+            return self._through.get(part)
+        source = self.wiring.source.get(part.layer)
+        maker = [p for p in self.parts[part.site] if p.layer == source and p.role != "in"]
+        if len(maker) != 1:
+            return None
+        known = found.get(maker[0], self._through.get(maker[0]))
+        return None if known is None else _joined(known)
+
+    def _from_sums(self, part: Part, sums: dict[Key, Tensor], size: int) -> Tensor:
+        own = sums.get((part.layer, part.role))
+        if own is None:
+            return torch.zeros(size, part.size, 1, dtype=torch.float64)
+        if self.by_sample:
+            if len(own) % size:  # not laid out by sample, and `_misplaced` will see it
+                own = own.sum(0, keepdim=True).expand(size, -1, -1)
+            # The loss is a mean over samples; a row is one sample's own.
+            own = own.unflatten(0, (size, -1)).sum(1) * size
+        return positions(part, self.model.get_submodule(part.layer), own).double()
+
+    def _from_gradients(self, part: Part, grads: dict[str, Tensor]) -> Tensor:
+        columns = []
+        for m in part.members:
+            w = self.model.get_parameter(m.name).detach().to(grads[m.name].dtype)
+            own = w * (grads[m.name] if self.by_sample else grads[m.name][None])
+            own = own.movedim(m.dim + 1, 1).flatten(2).sum(2) if own.ndim > 2 else own
+            columns.append(own[:, m.index.to(own.device)].sum(2))
+        return torch.stack(columns, -1)
+
+    # -- the loss --------------------------------------------------------------------------
+
+    def _value(self, number: int, batch: Any, needs_grad: bool = True) -> Tensor:
+        with _named(number):
+            value = self.loss(self.model, batch)
+        if not isinstance(value, Tensor) or value.numel() != 1:
+            what = f"shape {list(value.shape)}" if isinstance(value, Tensor) else f"{value!r}"
+            raise ObcError(f"the loss must be a scalar tensor; batch {number} gave {what}")
+        if not torch.isfinite(value):
+            raise ObcError(f"the loss of batch {number} is {float(value)}")
+        if needs_grad and self.criterion.evidence != "square" and not value.requires_grad:
+            raise ObcError(f"the loss of batch {number} has no gradient; is it detached?")
+        self._last = float(value)
+        return value.reshape(())
+
+
+@contextmanager
+def _named(number: int) -> Iterator[None]:
+    """Errors of the model or the loss say which batch they came from."""
+    try:
+        yield
+    except (ObcError, InPlace):
+        raise
+    except Exception as error:
+        raise ObcError(f"batch {number} failed: {error}") from error
+
+
+def _wide(tensor: Tensor) -> torch.dtype:
+    return torch.float32 if tensor.dtype in (torch.float16, torch.bfloat16) else tensor.dtype
+
+
+def _joined(e: Tensor) -> Tensor:
+    """The products of a part's tensors as one."""
+    return e.sum(2, keepdim=True)
+
+
+def _close(a: Tensor, b: Tensor) -> bool:
+    if a.shape != b.shape:
+        return False
+    return float((a - b).abs().max()) <= 1e-3 * float(b.abs().max())
+
+
+def _batch_size(batch: Any) -> int:
+    sizes = [t.shape[0] for t in tree_leaves(batch) if isinstance(t, Tensor) and t.ndim]
+    if not sizes:
+        raise ObcError("rows='sample' needs batches with a tensor in them")
+    return int(sizes[0])

@@ -1,0 +1,243 @@
+"""Streams activations x gradients past each layer, so that no weight gradient is needed.
+
+For a layer y = W x + b with gradient d at y: W[o].dW[o] + b[o] db[o] = sum of y_o d_o, and
+W[:, i].dW[:, i] = sum of x_i e_i, with e the gradient this layer alone sends back to x. For a norm
+layer y = gamma z + beta: gamma dgamma + beta dbeta = sum of y d. Nothing is kept but these sums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from obc.criteria.structure import Part
+from obc.trace.wiring import Wiring
+
+Key = tuple[str, str]
+"""A layer and the role in which its sums are taken: "out", "in" or "norm"."""
+
+_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+_TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+_BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+_KNOWN = (
+    *(*_CONVOLUTIONS, *_TRANSPOSED, *_BATCH_NORMS),
+    *(nn.Linear, nn.Embedding, nn.LayerNorm, nn.RMSNorm, nn.GroupNorm),
+)
+_CHUNK = 1 << 20  # products of this many numbers stay in the cache
+
+
+class InPlace(Exception):
+    """An activation was overwritten before its gradient came; it has to be copied."""
+
+    def __init__(self, layer: str) -> None:
+        super().__init__(layer)
+        self.layer = layer
+
+
+def streams(part: Part, model: nn.Module, wiring: Wiring) -> bool:
+    """Whether a structural parameter's products can be taken from activations."""
+    try:
+        module = model.get_submodule(part.layer)
+    except AttributeError:
+        return False
+    names = {m.param for m in part.members}
+    if not _plain(module) or any(wiring.users.get(m.name) != {part.layer} for m in part.members):
+        return False
+    if part.role == "in":
+        return names == {"weight"}
+    if module.weight is None or ("bias" in names) != (getattr(module, "bias", None) is not None):
+        return False
+    return "weight" in names and (part.role == "out" or module.weight.ndim == 1)
+
+
+def _plain(module: nn.Module) -> bool:
+    """A layer that runs just as torch, or transformers for its Conv1D, wrote it."""
+    if "forward" in module.__dict__ or hasattr(module, "parametrizations"):
+        return False
+    if type(module).__name__ == "Conv1D" and type(module).__module__.startswith("transformers"):
+        return True
+    if isinstance(module, nn.Embedding):
+        odd = module.max_norm is not None or module.scale_grad_by_freq or module.sparse
+        return type(module).forward is nn.Embedding.forward and not odd
+    return any(
+        isinstance(module, kind) and type(module).forward is kind.forward for kind in _KNOWN
+    )
+
+
+class Probe:
+    """Hooks on layers that sum activations times gradients while a backward pass runs.
+
+    `sums[layer, role]` is [rows, channels, tensors]. `through` names norm layers from whose pass
+    the layer before them gets its sums too; `derived` has those sums for every such pair.
+    """
+
+    def __init__(self, model: nn.Module, before: dict[str, str], per_sample: bool, apart: bool) -> None:
+        self.model, self.per_sample, self.apart = model, per_sample, apart
+        self.before = before
+        self.copied: set[str] = set()
+        self.sums: dict[Key, Tensor] = {}
+        self.derived: dict[Key, Tensor] = {}
+        self.starts: list[Tensor] = []
+        self._hooks: list[Any] = []
+
+    def watch(self, keys: Iterable[Key]) -> None:
+        """Put hooks on just these layers."""
+        self.release()
+        for layer, role in keys:
+            module = self.model.get_submodule(layer)
+            if role == "in":
+                hook = module.register_forward_pre_hook(self._reader(layer), prepend=False)
+            elif isinstance(module, _BATCH_NORMS) and module.running_mean is not None:
+                hook = module.register_forward_hook(self._batch_norm(layer))
+            else:
+                hook = module.register_forward_hook(self._writer(layer, role))
+            self._hooks.append(hook)
+
+    def release(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget a row."""
+        self.sums.clear()
+        self.derived.clear()
+        self.starts.clear()
+
+    def _started(self, y: Tensor) -> Tensor:
+        """With all weights frozen, the first layers have to begin the graph."""
+        if y.requires_grad or not torch.is_grad_enabled():
+            return y
+        start = y.detach().requires_grad_()
+        self.starts.append(start)
+        return start.clone()
+
+    def _add(self, key: Key, value: Tensor, into: dict[Key, Tensor] | None = None) -> None:
+        into = self.sums if into is None else into
+        into[key] = into[key] + value if key in into else value
+
+    def _writer(self, layer: str, role: str) -> Any:
+        def hook(module: Any, inputs: Any, output: Tensor) -> Tensor:
+            y = self._started(output)
+            if not y.requires_grad:
+                return y
+            seen = _Seen(y, layer, copy=layer in self.copied)
+            axis = _axis(module, y)
+
+            def backward(grad: Tensor) -> None:
+                value = seen.value()
+                if isinstance(module, nn.Embedding) and module.padding_idx is not None:
+                    value = value * (inputs[0] != module.padding_idx).unsqueeze(-1)
+                total = self._product(value, grad, axis)
+                bias = getattr(module, "bias", None)
+                if role == "norm" and bias is not None and self.apart:
+                    shift = self._total(grad, axis) * bias.detach().to(total.dtype)
+                    self._add((layer, role), torch.stack([total - shift, shift], -1))
+                else:
+                    self._add((layer, role), total.unsqueeze(-1))
+
+            y.register_hook(backward)
+            return y
+
+        return hook
+
+    def _batch_norm(self, layer: str) -> Any:
+        """In eval mode a batch norm is y = s z + t: one pass over z serves the layer before too."""
+
+        def hook(module: Any, inputs: Any, output: Tensor) -> Tensor:
+            y = self._started(output)
+            if not y.requires_grad:
+                return y
+            seen = _Seen(inputs[0], layer, copy=layer in self.copied)
+
+            def backward(grad: Tensor) -> None:
+                product = self._product(seen.value(), grad, 1)
+                total = self._total(grad, 1)
+                one = torch.ones_like(module.running_mean)
+                gamma = one if module.weight is None else module.weight.detach()
+                beta = one * 0 if module.bias is None else module.bias.detach()
+                scale = (gamma / (module.running_var + module.eps).sqrt()).to(product.dtype)
+                scaled = product * scale - total * (scale * module.running_mean).to(product.dtype)
+                shift = total * beta.to(product.dtype)
+                self._add((layer, "norm"), torch.stack([scaled, shift], -1))
+                if layer in self.before:
+                    own = (product * scale).unsqueeze(-1)
+                    self._add((self.before[layer], "out"), own, self.derived)
+
+            y.register_hook(backward)
+            return y
+
+        return hook
+
+    def _reader(self, layer: str) -> Any:
+        def hook(module: Any, inputs: Any) -> Any:
+            x = inputs[0]
+            if not x.requires_grad:
+                return None
+            alone = x.view_as(x)  # a node of its own: its gradient comes from this layer only
+            seen = _Seen(x, layer, copy=layer in self.copied)
+            axis = _axis(module, x)
+
+            def backward(grad: Tensor) -> None:
+                self._add((layer, "in"), self._product(seen.value(), grad, axis).unsqueeze(-1))
+
+            alone.register_hook(backward)
+            return (alone, *inputs[1:])
+
+        return hook
+
+    def _product(self, a: Tensor, b: Tensor, axis: int) -> Tensor:
+        """Sum of a x b over all but the channels, [rows, channels], in float32 or better."""
+        rows = []
+        step = max(1, _CHUNK * len(a) // max(a.numel(), 1))
+        for one, two in zip(a.split(step), b.split(step), strict=True):
+            if one.dtype in (torch.float16, torch.bfloat16):
+                one, two = one.float(), two.float()
+            rows.append(self._fold(one * two, axis))
+        return torch.cat(rows) if self.per_sample else torch.stack(rows).sum(0)
+
+    def _total(self, b: Tensor, axis: int) -> Tensor:
+        return self._fold(b.float() if b.dtype in (torch.float16, torch.bfloat16) else b, axis)
+
+    def _fold(self, x: Tensor, axis: int) -> Tensor:
+        axis %= x.ndim
+        if axis == 0:  # a single example without a batch dimension
+            return x.flatten(1).sum(1)[None] if x.ndim > 1 else x[None]
+        dims = [d for d in range(1, x.ndim) if d != axis]
+        x = x.sum(dims) if dims else x
+        return x if self.per_sample else x.sum(0, keepdim=True)
+
+
+class _Seen:
+    """An activation held until its gradient comes, unless someone wrote over it."""
+
+    def __init__(self, tensor: Tensor, layer: str, copy: bool) -> None:
+        self._tensor = tensor.detach().clone() if copy else tensor.detach()
+        self._version = self._tensor._version
+        self._layer = layer
+
+    def value(self) -> Tensor:
+        if self._tensor._version != self._version:
+            raise InPlace(self._layer)
+        return self._tensor
+
+
+def _axis(module: Any, activation: Tensor) -> int:
+    """Where the channels of a layer's input or output are."""
+    if isinstance(module, (*_CONVOLUTIONS, *_TRANSPOSED)):
+        return activation.ndim - module.weight.ndim + 1
+    return 1 if isinstance(module, (*_BATCH_NORMS, nn.GroupNorm)) else -1
+
+
+def positions(part: Part, module: Any, sums: Tensor) -> Tensor:
+    """Sums by channel, folded to the positions of the weight's dimension: groups share theirs."""
+    turned = isinstance(module, _TRANSPOSED)
+    shared = part.role == ("out" if turned else "in") and getattr(module, "groups", 1) > 1
+    if shared and part.members[0].param == "weight":
+        sums = sums.unflatten(1, (module.groups, -1)).sum(1)
+    index = part.members[0].index.to(sums.device)
+    return sums[:, index].sum(2)
