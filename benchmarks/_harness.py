@@ -12,13 +12,13 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, is_dataclass
 from datetime import datetime, timezone
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from rich.console import Console
@@ -28,6 +28,7 @@ RESULTS = Path(__file__).parent / "results"
 PACKAGES = ("torch", "torchvision", "transformers", "timm", "torch-pruning")
 # Tables are wider than the 80 columns that rich assumes where there is no terminal.
 CONSOLE = Console(width=None if sys.stdout.isatty() else 140)
+Key = TypeVar("Key", bound=Hashable)
 
 
 @dataclass(frozen=True)
@@ -40,14 +41,14 @@ class Timing:
 
 
 def race(
-    contenders: Mapping[str, Callable[[], object]], rounds: int = 5, seconds: float = 120.0
-) -> dict[str, Timing]:
+    contenders: Mapping[Key, Callable[[], object]], rounds: int = 5, seconds: float = 120.0
+) -> dict[Key, Timing]:
     """CPU time of each contender, best of several, taking turns so that all meet the same noise.
 
     Ends after `rounds`, or early, but not before the second round, when `seconds` are used up.
     CPU time, not wall-clock time: other processes on the machine count less.
     """
-    times: dict[str, list[float]] = {name: [] for name in contenders}
+    times: dict[Key, list[float]] = {name: [] for name in contenders}
     begin = time.monotonic()
     for turn in range(rounds):
         if turn >= 2 and time.monotonic() - begin > seconds:
@@ -131,8 +132,8 @@ def save(name: str, results: Mapping[str, Any]) -> Path:
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, Timing):
-        return {k: round(v, 6) for k, v in asdict(value).items()}
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
     raise TypeError(f"cannot write {type(value).__name__} as JSON")
 
 

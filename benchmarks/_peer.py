@@ -11,7 +11,7 @@ from torch import nn
 
 from obc.trace.tracer import outputs
 
-ROOTS = [nn.modules.conv._ConvNd, nn.Linear]
+ROOTS = (nn.modules.conv._ConvNd, nn.Linear)
 
 
 def groups(model: nn.Module, example: Any, ignored: list[nn.Module]) -> list[Any]:

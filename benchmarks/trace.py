@@ -1,4 +1,4 @@
-"""Trace + grouping beside torch-pruning's, and how its time grows with depth."""
+"""Trace + grouping beside torch-pruning's, and how the time grows with depth."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from torch import nn
 
 import obc
 from benchmarks import _peer
-from benchmarks._harness import Timing, peak_memory, race, save, show
+from benchmarks._harness import CONSOLE, Timing, peak_memory, race, save, show
 from tests.hugging import import_transformers
 from tests.vision import import_torchvision
 
-FASTER, DEEPER = 5.0, 2.3
+BARS = {"times faster": 5.0, "growth from 32 to 64 layers": 2.3}
+LIBRARIES = ("obc", "torch-pruning")
 
 
 @dataclass
@@ -31,10 +32,10 @@ class Subject:
     example: Any
     last: nn.Module
 
-    def ours(self) -> obc.Sites:
-        return obc.trace(self.model, self.example)
-
-    def theirs(self) -> list[Any]:
+    def trace(self, library: str) -> Any:
+        """All sites by obc, or all groups by torch-pruning."""
+        if library == "obc":
+            return obc.trace(self.model, self.example)
         return _peer.groups(self.model, self.example, [self.last])
 
 
@@ -45,7 +46,7 @@ def densenet() -> Subject:
 
 
 def decoder(layers: int) -> Subject:
-    """Hugging Face's Llama at the size of the 7B model, without memory, on eight tokens."""
+    """Hugging Face's Llama at the width of the 7B model, without memory, on eight tokens."""
     hf = import_transformers()
     config = hf.LlamaConfig(
         hidden_size=4096,
@@ -66,53 +67,32 @@ def decoder(layers: int) -> Subject:
     return Subject(f"Llama, {layers} layers, meta", model, example, model.lm_head)
 
 
-def compare(subject: Subject, rounds: int) -> dict[str, Any]:
-    """Both libraries on one model, in turn."""
-    times = race({"obc": subject.ours, "torch-pruning": subject.theirs}, rounds)
-    sites, groups = subject.ours(), subject.theirs()
+def measure(subject: Subject, times: dict[str, Timing]) -> dict[str, Any]:
+    """One model's figures, by library."""
+    found = {who: subject.trace(who) for who in LIBRARIES}
+    channels = (
+        sum(s.size for s in found["obc"]),
+        sum(len(g[0].idxs) for g in found["torch-pruning"]),
+    )
     return {
         "model": subject.name,
-        "seconds": times,
-        "speedup": times["torch-pruning"].best / times["obc"].best,
-        "sites": {"obc": len(sites), "torch-pruning": len(groups)},
-        "channels": {
-            "obc": sum(s.size for s in sites),
-            "torch-pruning": sum(len(g[0].idxs) for g in groups),
-        },
-        "peak bytes": {
-            "obc": peak_memory(subject.ours),
-            "torch-pruning": peak_memory(subject.theirs),
-        },
+        "CPU seconds": times,
+        "times faster": times["torch-pruning"].best / times["obc"].best,
+        "sites": {who: len(found[who]) for who in LIBRARIES},
+        "channels": dict(zip(LIBRARIES, channels, strict=True)),
+        "peak bytes": {who: peak_memory(partial(subject.trace, who)) for who in LIBRARIES},
     }
-
-
-def deepen(rounds: int, layers: int = 32) -> dict[str, Any]:
-    """How the time grows when a decoder gets twice as deep."""
-    once, twice = decoder(layers), decoder(2 * layers)
-    runs = {
-        "obc": (once.ours, twice.ours),
-        "torch-pruning": (once.theirs, twice.theirs),
-    }
-    times = race(
-        {f"{who} {n}": run for who, pair in runs.items() for n, run in enumerate(pair, 1)}, rounds
-    )
-    growth = {who: times[f"{who} 2"].best / times[f"{who} 1"].best for who in runs}
-    return {"layers": [layers, 2 * layers], "seconds": times, "growth": growth}
 
 
 def profile(subject: Subject) -> None:
-    """Where our time goes: the library's own functions with what they call, then the costliest."""
-    subject.ours()
+    """Where our time goes: the library's own functions with all they call, then the costliest."""
+    CONSOLE.rule(subject.name)
+    subject.trace("obc")
     profiler = cProfile.Profile(time.process_time)
-    profiler.runcall(subject.ours)
+    profiler.runcall(subject.trace, "obc")
     stats = pstats.Stats(profiler)
     stats.sort_stats("cumulative").print_stats(r"/obc/", 25)
     stats.sort_stats("tottime").print_stats(15)
-
-
-def seconds(timing: Timing) -> str:
-    """The best, and the median behind it."""
-    return f"{timing.best:.2f} ({timing.median:.2f})"
 
 
 def main() -> None:
@@ -122,56 +102,52 @@ def main() -> None:
     chosen = options.parse_args()
     torch.set_num_threads(1)
     if chosen.profile:
-        profile(decoder(32))
+        for subject in (densenet(), decoder(32)):
+            profile(subject)
         return
-    rounds = 2 if chosen.quick else 5
-    speed = [compare(make(), rounds) for make in (densenet, partial(decoder, 32))]
-    depth = deepen(rounds)
-    save("trace", {"speed": speed, "depth": depth, "bars": {"speedup": FASTER, "growth": DEEPER}})
-    report(speed, depth)
+    subjects = [densenet(), decoder(32), decoder(64)]
+    times = race(
+        {(s.name, who): partial(s.trace, who) for s in subjects for who in LIBRARIES},
+        rounds=2 if chosen.quick else 5,
+        seconds=300,
+    )
+    found = [measure(s, {who: times[s.name, who] for who in LIBRARIES}) for s in subjects]
+    once, twice = (f["CPU seconds"] for f in found[1:])
+    growth = {who: twice[who].best / once[who].best for who in LIBRARIES}
+    report(found, growth)
+    save("trace", {"models": found, "growth from 32 to 64 layers": growth, "bars": BARS})
 
 
-def report(speed: list[dict[str, Any]], depth: dict[str, Any]) -> None:
+def report(found: list[dict[str, Any]], growth: dict[str, float]) -> None:
     """The tables, with the bars they are held against."""
     show(
-        "Trace + grouping: CPU seconds, best (median) of interleaved runs",
+        "Trace + grouping: CPU seconds, best (median) of interleaved runs; peak MB",
         (
             "model",
-            "obc",
-            "torch-pruning",
-            "times faster",
-            "bar",
             "sites",
             "groups",
-            "MB",
-            "MB theirs",
+            *LIBRARIES,
+            "times faster",
+            "bar",
+            *(f"MB {x}" for x in LIBRARIES),
         ),
         [
             (
-                s["model"],
-                seconds(s["seconds"]["obc"]),
-                seconds(s["seconds"]["torch-pruning"]),
-                f"{s['speedup']:.2f}",
-                f"≥ {FASTER:g}",
-                *s["sites"].values(),
-                *(f"{b / 1e6:.0f}" for b in s["peak bytes"].values()),
+                f["model"],
+                *f["sites"].values(),
+                *(f"{t.best:.2f} ({t.median:.2f})" for t in f["CPU seconds"].values()),
+                f"{f['times faster']:.2f}",
+                f"≥ {BARS['times faster']:g}",
+                *(f"{b / 1e6:.0f}" for b in f["peak bytes"].values()),
             )
-            for s in speed
+            for f in found
         ],
     )
-    names = [f"{n} layers" for n in depth["layers"]]
+    bar = f"≤ {BARS['growth from 32 to 64 layers']:g}"
     show(
-        "Twice as deep: CPU seconds",
-        ("", *names, "growth", "bar"),
-        [
-            (
-                who,
-                *(seconds(depth["seconds"][f"{who} {n}"]) for n in (1, 2)),
-                f"{growth:.2f}",
-                f"≤ {DEEPER:g}" if who == "obc" else "",
-            )
-            for who, growth in depth["growth"].items()
-        ],
+        "Time for 64 layers ÷ time for 32",
+        ("library", "growth", "bar"),
+        [(who, f"{g:.2f}", bar if who == "obc" else "") for who, g in growth.items()],
     )
 
 

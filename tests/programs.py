@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from tests.examples import floats
+from tests.kinds import Pick, channels, do
 from tests.sensitive import sensitive
-from tests.steps import BINARY, MIXING, UNARY, Pick, channels, do
+from tests.steps import BINARY, MIXING, UNARY
 
 SMALL = 500  # numbers per sample above which nothing grows further
 

@@ -155,7 +155,9 @@ def test_damaged_files_are_refused(
     content = json.loads((tmp_path / "plan.json").read_text())
     change(key, value)(content)
     (tmp_path / "plan.json").write_text(json.dumps(content))
-    with pytest.raises(obc.ObcError, match=rf"plan.json is not a plan this version reads: .*{text}"):
+    with pytest.raises(
+        obc.ObcError, match=rf"plan.json is not a plan this version reads: .*{text}"
+    ):
         obc.Plan.load(tmp_path / "plan.json")
 
 
@@ -167,7 +169,7 @@ def test_files_that_are_no_plans(tmp_path: Path, content: bytes) -> None:
 
 
 def test_files_that_are_not_there(plan: obc.Plan, tmp_path: Path) -> None:
-    with pytest.raises(obc.ObcError, match="no plan at .*nowhere.json"):
+    with pytest.raises(obc.ObcError, match=r"no plan at .*nowhere\.json"):
         obc.Plan.load(tmp_path / "nowhere.json")
     with pytest.raises(obc.ObcError, match=str(tmp_path)):
         obc.Plan.load(tmp_path)

@@ -88,7 +88,7 @@ def test_goes_on_as_the_masked_original_does(name: str) -> None:
     pruned = mlp()
     pruned.load_state_dict(model.state_dict())
     carried = OPTIMIZERS[name](pruned.parameters())
-    carried.load_state_dict(optimizer.state_dict())
+    carried.load_state_dict(copy.deepcopy(optimizer.state_dict()))
     obc.apply(pruned, plan_of(mlp()), optimizer=carried)
 
     before = {n: p.detach().clone() for n, p in pruned.named_parameters()}
@@ -150,16 +150,20 @@ def test_an_old_graph_does_not_break_the_next_backward() -> None:
     old = loss(model)
     obc.apply(model, plan_of(model), optimizer=optimizer)
     train(model, optimizer, 1)
-    grads = [p.grad.clone() for p in model.parameters()]
+    cut_ones = [p for n, p in model.named_parameters() if n != "4.bias"]
+    grads = [p.grad.clone() for p in cut_ones]
     old.backward()
-    assert all(torch.equal(p.grad, g) for p, g in zip(model.parameters(), grads, strict=True))
+    assert all(torch.equal(p.grad, g) for p, g in zip(cut_ones, grads, strict=True))
     train(model, optimizer, 1)
 
 
 @pytest.mark.parametrize(
     ("build", "text"),
     [
-        (lambda m: torch.optim.Adafactor(m.parameters()), "cannot be sliced; start a new optimizer"),
+        (
+            lambda m: torch.optim.Adafactor(m.parameters()),
+            "cannot be sliced; start a new optimizer",
+        ),
         (lambda m: torch.optim.LBFGS(m.parameters()), "cannot be sliced; start a new optimizer"),
         (lambda m: torch.optim.SGD(mlp().parameters()), "holds no parameter of this model"),
     ],

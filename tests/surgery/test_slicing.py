@@ -79,7 +79,6 @@ def test_layers_know_their_new_sizes() -> None:
         ("instance_norm", "conv2", "norm2", {"num_features": 2}),
         ("prelu", "conv1", "act1", {"num_parameters": 2}),
         ("tied_embedding", "embedding", "embedding", {"embedding_dim": 2, "num_embeddings": 23}),
-        ("keyword_input", "words", "words", {"embedding_dim": 2}),
         ("mha", "attention", "attention", {"num_heads": 2, "head_dim": 3, "embed_dim": 12}),
         ("mha", "stem", "attention", {"num_heads": 4, "embed_dim": 2, "kdim": 2}),
         ("gpt2", "transformer.h.0.mlp.c_fc", "transformer.h.0.mlp.c_fc", {"nf": 2}),
@@ -280,7 +279,10 @@ def test_a_handler_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     tracing = slicing.Tracing(model, PIXELS)
     monkeypatch.setattr(slicing, "Tracing", lambda *_, **__: tracing)
     monkeypatch.setitem(layers._HANDLERS, "_NormBase", failing)
-    with untouched(model), pytest.raises(obc.ObcError, match=r"out of luck.*cause is in 0;.*as it was"):
+    with (
+        untouched(model),
+        pytest.raises(obc.ObcError, match=r"out of luck.*cause is in 0;.*as it was"),
+    ):
         obc.apply(model, plan, optimizer=optimizer)
     assert all(a is b for a, b in zip(optimizer.param_groups[0]["params"], held, strict=True))
 
@@ -310,7 +312,9 @@ def test_the_site_at_fault_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def wrong(tensor: Tensor, kept: dict[int, Tensor]) -> Tensor:
         part = right(tensor, kept)
-        return nn.Parameter(part.detach().flip(1)) if part.shape[1:2] == (3,) and 1 in kept else part
+        return (
+            nn.Parameter(part.detach().flip(1)) if part.shape[1:2] == (3,) and 1 in kept else part
+        )
 
     model, plan = cnn(), kept_of(cnn())
     monkeypatch.setattr(slicing, "sliced", wrong)

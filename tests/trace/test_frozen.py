@@ -55,6 +55,40 @@ def test_recurrent_layers_are_frozen_and_the_rest_prunes(kind: str) -> None:
     assert not any(m.layer == "rnn" for s in sites for m in s.members)
 
 
+class Read(nn.Module):
+    """A recurrent layer over the input itself, and a layer that reads it."""
+
+    def __init__(self, kind: type[nn.RNNBase]) -> None:
+        super().__init__()
+        self.rnn, self.head = kind(5, 6, batch_first=True), nn.Linear(6, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.rnn(x)[0])
+
+
+@pytest.mark.parametrize(
+    ("model", "example", "layer"),
+    [
+        (Read(nn.LSTM), torch.zeros(2, 4, 5), "rnn"),
+        (Read(nn.GRU), torch.zeros(2, 4, 5), "rnn"),
+        (nn.Sequential(nn.EmbeddingBag(7, 5), nn.Linear(5, 2)), torch.zeros(2, 3).long(), "0"),
+        (
+            Wrap(
+                lambda m, x: m.head(m.pair(x, x)), pair=nn.Bilinear(5, 5, 4), head=nn.Linear(4, 2)
+            ),
+            torch.zeros(2, 5),
+            "pair",
+        ),
+    ],
+    ids=["lstm", "gru", "embedding bag", "bilinear"],
+)
+def test_a_layer_that_is_not_pruned_is_listed_itself(
+    model: nn.Module, example: Tensor, layer: str
+) -> None:
+    sites = obc.trace(model, example)
+    assert layer in {f.layer for f in sites.frozen} | {m.layer for s in sites for m in s.members}
+
+
 def test_untouched_parameters_are_listed_and_hold_their_partners() -> None:
     net = case("unused_branch")
     sites = obc.trace(net.model(), net.example())

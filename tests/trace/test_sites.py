@@ -22,7 +22,8 @@ def picture(sites: obc.Sites) -> list[str]:
     lines = []
     for site in sites:
         parts = [
-            f"{m.name}[{m.dim}] {m.role}" + (f" x{m.index.shape[1]}" if m.index.shape[1] > 1 else "")
+            f"{m.name}[{m.dim}] {m.role}"
+            + (f" x{m.index.shape[1]}" if m.index.shape[1] > 1 else "")
             for m in site.members
         ]
         lines.append(f"{site.size} of {site.name}: {', '.join(parts)}")
@@ -58,7 +59,10 @@ NETS = {
     "conv, norm, conv": (
         nn.Sequential(conv(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), conv(8, 4, 3)),
         PIXELS,
-        ["8 of 0: 0.weight[0] out, 0.bias[0] out, 1.weight[0] norm, 1.bias[0] norm, 3.weight[1] in"],
+        [
+            "8 of 0: 0.weight[0] out, 0.bias[0] out, 1.weight[0] norm, 1.bias[0] norm, "
+            "3.weight[1] in"
+        ],
     ),
     "a residual sum": (
         Wrap(residual, stem=conv(3, 6, 1), a=conv(6, 5, 1), b=conv(5, 6, 1), head=conv(6, 2, 1)),

@@ -18,7 +18,9 @@ class BnScale(Criterion):
         for part, w, _ in parts:
             widths = [m.index.shape[1] for m in part.members]  # scales and shifts are vectors
             is_norm = part.role == "norm" and sum(widths) == w.shape[1]
-            for member, own in zip(part.members, w.split(widths, 1) if is_norm else (), strict=False):
+            for member, own in zip(
+                part.members, w.split(widths, 1) if is_norm else (), strict=False
+            ):
                 if member.param.endswith("weight"):
                     scales.append(own.abs().sum(1))
         return torch.stack(scales) if scales else w.new_full((1, parts[0][0].size), torch.inf)

@@ -5,6 +5,7 @@ A criterion of your own takes a dozen lines:
 >>> @register("gradient_size")
 ... class GradientSize(Criterion):
 ...     evidence = "gradient"
+...
 ...     def measure(self, part, w, g):
 ...         return g.abs().sum(1)
 >>> make("gradient_size").evidence

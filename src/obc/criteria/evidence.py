@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from obc.criteria.criterion import Criterion
-from obc.criteria.probe import InPlace, Key, Probe, positions, streams
-from obc.criteria.single import squares, per_sample
+from obc.criteria.probe import InPlace, Probe, positions, streams
+from obc.criteria.single import per_sample, squares
 from obc.criteria.structure import Part
 from obc.errors import ObcError
 from obc.trace.layers import unchanged
@@ -28,6 +28,7 @@ def scoring(model: nn.Module) -> Iterator[None]:
     devices = {p.device for p in model.parameters() if p.device.type not in ("cpu", "meta")}
     with unchanged(model), torch.random.fork_rng(devices=list(devices)), torch.enable_grad():
         try:
+            module: Any
             for module in model.modules():
                 module.training = False
                 if getattr(module, "inplace", False) is True:
@@ -58,11 +59,18 @@ class Gatherer:
         self.by_sample = criterion.rows == "sample"
         every = [part for own in parts.values() for part in own]
         product = criterion.evidence == "product"
-        self.streamed = {p for p in every if fast and product and streams(p, model, sites.wiring)}
+        # Norms have few weights and their kernels give those gradients along; samples they do not.
+        kinds = ("out", "in", "norm") if self.by_sample else ("out", "in")
+        fit = [p for p in every if fast and product and p.role in kinds]
+        self.streamed = {p for p in fit if streams(p, model, sites.wiring)}
         apart = getattr(criterion, "diagonal_norm", False)
-        self.probe = Probe(model, sites.wiring.before, self.by_sample, apart)
+        self.probe = Probe(model, self.by_sample, apart)
         self.derived: set[Part] = set()  # products known from another layer's pass
         self._through: dict[Part, Tensor] = {}
+        self._outs: dict[str, list[Part]] = {}
+        for part in self.streamed:
+            if part.role == "out":
+                self._outs.setdefault(part.layer, []).append(part)
 
     def row(self, number: int, batch: Any) -> Row:
         """The evidence of one batch."""
@@ -74,9 +82,6 @@ class Gatherer:
         found = self._first(number, batch) if self.count == 1 else self._products(number, batch)
         none = torch.empty(0)
         return {n: [(p, none, found[p]) for p in own] for n, own in self.parts.items()}
-
-    def finish(self) -> None:
-        self.probe.release()
 
     # -- gradients and squares -------------------------------------------------------------
 
@@ -103,7 +108,9 @@ class Gatherer:
         grads = torch.autograd.grad(value, [*wanted, *self.probe.starts], allow_unused=True)
         self._check_reached({n for n, g in zip(names, grads, strict=False) if g is not None})
         return {
-            n: torch.zeros_like(tensors[n], dtype=_wide(tensors[n])) if g is None else g.to(_wide(g))
+            n: torch.zeros_like(tensors[n], dtype=_wide(tensors[n]))
+            if g is None
+            else g.to(_wide(g))
             for n, g in zip(names, grads, strict=False)
         }
 
@@ -159,13 +166,12 @@ class Gatherer:
             if part not in self.streamed:
                 found[part] = self._from_gradients(part, grads).double()
             elif part not in self.derived:
-                found[part] = self._from_sums(part, self.probe.sums, size)
-        self._through = {p: self._from_sums(p, self.probe.derived, size) for p in self._behind()}
+                found[part] = self._from_sums(part, size)
+        self._through = {} if self.by_sample else self._through_norms(grads)
         for part in self.derived:
             known = self._offer(part, found)
             assert known is not None
             found[part] = known
-        self.probe.release()
         return found
 
     def _stream(self, number: int, batch: Any, slow: list[str]) -> dict[str, Tensor]:
@@ -178,13 +184,28 @@ class Gatherer:
             except InPlace as seen:
                 self.probe.copied.add(seen.layer)
             finally:
+                self.probe.release()
                 for name in slow:
                     self.model.get_parameter(name).requires_grad_(False)
 
-    def _behind(self) -> list[Part]:
-        """Layers whose products came along with the pass of the norm layer after them."""
-        got = self.probe.derived
-        return [p for p in self.streamed if p.role == "out" and (p.layer, "out") in got]
+    def _through_norms(self, grads: dict[str, Tensor]) -> dict[Part, Tensor]:
+        """Products of layers that only a batch norm reads, from that norm's own gradients.
+
+        In eval mode y = gamma (z - mean) / sigma + beta, so the layer's sum of z dz is
+        gamma dgamma + gamma mean / sigma dbeta.
+        """
+        found = {}
+        for norm, layer in self.wiring.before.items():
+            module: Any = self.model.get_submodule(norm)
+            dgamma, dbeta = grads.get(f"{norm}.weight"), grads.get(f"{norm}.bias")
+            if dgamma is None or dbeta is None or getattr(module, "running_mean", None) is None:
+                continue
+            shift = module.running_mean / (module.running_var + module.eps).sqrt()
+            sums = module.weight.detach() * (dgamma + shift * dbeta)
+            for part in self._outs.get(layer, ()):
+                own = self.model.get_submodule(layer)
+                found[part] = positions(part, own, sums.double()[None, :, None])
+        return found
 
     def _offer(self, part: Part, found: dict[Part, Tensor]) -> Tensor | None:
         """A part's products as another layer's pass gives them, if one does."""
@@ -197,8 +218,8 @@ class Gatherer:
         known = found.get(maker[0], self._through.get(maker[0]))
         return None if known is None else _joined(known)
 
-    def _from_sums(self, part: Part, sums: dict[Key, Tensor], size: int) -> Tensor:
-        own = sums.get((part.layer, part.role))
+    def _from_sums(self, part: Part, size: int) -> Tensor:
+        own = self.probe.sums.get((part.layer, part.role))
         if own is None:
             return torch.zeros(size, part.size, 1, dtype=torch.float64)
         if self.by_sample:
@@ -226,10 +247,10 @@ class Gatherer:
             what = f"shape {list(value.shape)}" if isinstance(value, Tensor) else f"{value!r}"
             raise ObcError(f"the loss must be a scalar tensor; batch {number} gave {what}")
         if not torch.isfinite(value):
-            raise ObcError(f"the loss of batch {number} is {float(value)}")
+            raise ObcError(f"the loss of batch {number} is {value.item()}")
         if needs_grad and self.criterion.evidence != "square" and not value.requires_grad:
             raise ObcError(f"the loss of batch {number} has no gradient; is it detached?")
-        self._last = float(value)
+        self._last = float(value.detach())
         return value.reshape(())
 
 

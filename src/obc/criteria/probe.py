@@ -39,18 +39,17 @@ class InPlace(Exception):
 
 def streams(part: Part, model: nn.Module, wiring: Wiring) -> bool:
     """Whether a structural parameter's products can be taken from activations."""
-    try:
-        module = model.get_submodule(part.layer)
-    except AttributeError:
-        return False
+    module: Any = model.get_submodule(part.layer)
     names = {m.param for m in part.members}
-    if not _plain(module) or any(wiring.users.get(m.name) != {part.layer} for m in part.members):
+    if not _plain(module) or any(
+        wiring.users.get(m.name) != frozenset({part.layer}) for m in part.members
+    ):
         return False
     if part.role == "in":
         return names == {"weight"}
     if module.weight is None or ("bias" in names) != (getattr(module, "bias", None) is not None):
         return False
-    return "weight" in names and (part.role == "out" or module.weight.ndim == 1)
+    return "weight" in names and (part.role == "out" or bool(module.weight.ndim == 1))
 
 
 def _plain(module: nn.Module) -> bool:
@@ -62,36 +61,32 @@ def _plain(module: nn.Module) -> bool:
     if isinstance(module, nn.Embedding):
         odd = module.max_norm is not None or module.scale_grad_by_freq or module.sparse
         return type(module).forward is nn.Embedding.forward and not odd
-    return any(
-        isinstance(module, kind) and type(module).forward is kind.forward for kind in _KNOWN
-    )
+    return any(isinstance(module, kind) and type(module).forward is kind.forward for kind in _KNOWN)
 
 
 class Probe:
     """Hooks on layers that sum activations times gradients while a backward pass runs.
 
-    `sums[layer, role]` is [rows, channels, tensors]. `through` names norm layers from whose pass
-    the layer before them gets its sums too; `derived` has those sums for every such pair.
+    `sums[layer, role]` is [rows, channels, tensors]; `apart` keeps a norm's scale and shift apart.
+    `starts` are the tensors at which the graph begins.
     """
 
-    def __init__(self, model: nn.Module, before: dict[str, str], per_sample: bool, apart: bool) -> None:
+    def __init__(self, model: nn.Module, per_sample: bool, apart: bool) -> None:
         self.model, self.per_sample, self.apart = model, per_sample, apart
-        self.before = before
         self.copied: set[str] = set()
         self.sums: dict[Key, Tensor] = {}
-        self.derived: dict[Key, Tensor] = {}
         self.starts: list[Tensor] = []
         self._hooks: list[Any] = []
 
     def watch(self, keys: Iterable[Key]) -> None:
-        """Put hooks on just these layers."""
+        """Forget the last row and put hooks on just these layers."""
         self.release()
+        self.sums.clear()
+        self.starts.clear()
         for layer, role in keys:
             module = self.model.get_submodule(layer)
             if role == "in":
-                hook = module.register_forward_pre_hook(self._reader(layer), prepend=False)
-            elif isinstance(module, _BATCH_NORMS) and module.running_mean is not None:
-                hook = module.register_forward_hook(self._batch_norm(layer))
+                hook = module.register_forward_pre_hook(self._reader(layer))
             else:
                 hook = module.register_forward_hook(self._writer(layer, role))
             self._hooks.append(hook)
@@ -100,13 +95,6 @@ class Probe:
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
-        self.clear()
-
-    def clear(self) -> None:
-        """Forget a row."""
-        self.sums.clear()
-        self.derived.clear()
-        self.starts.clear()
 
     def _started(self, y: Tensor) -> Tensor:
         """With all weights frozen, the first layers have to begin the graph."""
@@ -116,9 +104,8 @@ class Probe:
         self.starts.append(start)
         return start.clone()
 
-    def _add(self, key: Key, value: Tensor, into: dict[Key, Tensor] | None = None) -> None:
-        into = self.sums if into is None else into
-        into[key] = into[key] + value if key in into else value
+    def _add(self, key: Key, value: Tensor) -> None:
+        self.sums[key] = self.sums[key] + value if key in self.sums else value
 
     def _writer(self, layer: str, role: str) -> Any:
         def hook(module: Any, inputs: Any, output: Tensor) -> Tensor:
@@ -139,34 +126,6 @@ class Probe:
                     self._add((layer, role), torch.stack([total - shift, shift], -1))
                 else:
                     self._add((layer, role), total.unsqueeze(-1))
-
-            y.register_hook(backward)
-            return y
-
-        return hook
-
-    def _batch_norm(self, layer: str) -> Any:
-        """In eval mode a batch norm is y = s z + t: one pass over z serves the layer before too."""
-
-        def hook(module: Any, inputs: Any, output: Tensor) -> Tensor:
-            y = self._started(output)
-            if not y.requires_grad:
-                return y
-            seen = _Seen(inputs[0], layer, copy=layer in self.copied)
-
-            def backward(grad: Tensor) -> None:
-                product = self._product(seen.value(), grad, 1)
-                total = self._total(grad, 1)
-                one = torch.ones_like(module.running_mean)
-                gamma = one if module.weight is None else module.weight.detach()
-                beta = one * 0 if module.bias is None else module.bias.detach()
-                scale = (gamma / (module.running_var + module.eps).sqrt()).to(product.dtype)
-                scaled = product * scale - total * (scale * module.running_mean).to(product.dtype)
-                shift = total * beta.to(product.dtype)
-                self._add((layer, "norm"), torch.stack([scaled, shift], -1))
-                if layer in self.before:
-                    own = (product * scale).unsqueeze(-1)
-                    self._add((self.before[layer], "out"), own, self.derived)
 
             y.register_hook(backward)
             return y

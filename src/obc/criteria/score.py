@@ -62,7 +62,9 @@ def score(
             totals[name] = chosen.site(rows)
     else:
         if loss is None:
-            raise ObcError("this criterion needs batches and a loss: score(model, sites, batches, loss)")
+            raise ObcError(
+                "this criterion needs batches and a loss: score(model, sites, batches, loss)"
+            )
         with shares.together(), scoring(model):
             gather = Gatherer(model, sites, parts, loss, chosen, fast)
             number = -1
@@ -71,7 +73,6 @@ def score(
                     for name, rows in gather.row(number, batch).items():
                         part = chosen.site(rows).double()
                         totals[name] = totals[name] + part if name in totals else part
-            gather.finish()
             if number < 0:
                 raise ObcError("there are no batches to score with")
         totals = shares.added(totals, parts)

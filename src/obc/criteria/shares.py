@@ -47,7 +47,9 @@ class Shares:
         if error is not None:
             raise error
 
-    def added(self, totals: Mapping[str, Tensor], parts: Mapping[str, Sequence[Part]]) -> dict[str, Tensor]:
+    def added(
+        self, totals: Mapping[str, Tensor], parts: Mapping[str, Sequence[Part]]
+    ) -> dict[str, Tensor]:
         """The sums of all processes, bit for bit the same in each."""
         if not self._group:
             return dict(totals)

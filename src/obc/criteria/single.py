@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -43,9 +44,33 @@ def _chunks(
 
     gradients = vmap(grad(one), in_dims=(None, *(0 if a else None for a in along)))
     step = max(1, _NUMBERS // max(1, sum(t.numel() for t in tensors.values())))
-    for start in range(0, count, step):
+    start = 0
+    while start < count:
         some = [x[start : start + step] if a else x for x, a in zip(leaves, along, strict=True)]
-        yield gradients(tensors, *some)
+        try:
+            found = gradients(tensors, *some)
+        except RuntimeError as error:
+            if "vmap" not in str(error) or step == 1:
+                raise
+            # Some models ask for values on the way, which samples run together do not have.
+            warnings.warn(
+                "the model cannot run its samples together; one by one is slow", stacklevel=2
+            )
+            step, gradients = 1, _alone(one, along)
+            continue
+        yield found
+        start += step
+
+
+def _alone(one: Callable[..., Tensor], along: list[bool]) -> Callable[..., dict[str, Tensor]]:
+    """The same as `vmap` for a single sample."""
+
+    def gradients(tensors: dict[str, Tensor], *sample: Any) -> dict[str, Tensor]:
+        rows = [x[0] if a else x for x, a in zip(sample, along, strict=True)]
+        found: dict[str, Tensor] = grad(one)(tensors, *rows)
+        return {n: g.unsqueeze(0) for n, g in found.items()}
+
+    return gradients
 
 
 def squares(

@@ -14,8 +14,8 @@ class Whc(Criterion):
     """S(w_m) = |w_m| sum over k of |w_k| (1 - |cos(w_m, w_k)|)."""
 
     def measure(self, part: Part, w: Tensor, e: Tensor) -> Tensor:
-        norm = w.norm(dim=1)
+        norm: Tensor = w.norm(dim=1)
         unit = functional.normalize(w, dim=1)
-        unlike = (1 - (unit @ unit.t()).abs()).clamp_min(0)
+        unlike: Tensor = (1 - (unit @ unit.t()).abs()).clamp_min(0)
         unlike.fill_diagonal_(0)
         return norm * (unlike @ norm)

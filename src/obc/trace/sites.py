@@ -88,9 +88,7 @@ class Sites(Sequence[Site]):
     def with_attributes(self, attributes: Mapping[str, tuple[str, ...]]) -> Sites:
         """The same sites, some with attributes that were found to count their channels."""
         sites = [replace(s, attributes=attributes.get(s.name, s.attributes)) for s in self]
-        return Sites(
-            sites, self.frozen, self.untouched, self.shapes, self.example, self.wiring
-        )
+        return Sites(sites, self.frozen, self.untouched, self.shapes, self.example, self.wiring)
 
     @overload
     def __getitem__(self, key: int | str) -> Site: ...

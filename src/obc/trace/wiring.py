@@ -60,7 +60,11 @@ def _maker(flow: Flow, step: Step, readers: Counter[int], through: bool) -> Step
         made = flow.steps[number]
         if made.name in _NORMS | _LINEAR:
             return made
-        if made.name not in _HOMOGENEOUS or len(made.reads) != 1 or not (through or _inside(made, step)):
+        if (
+            made.name not in _HOMOGENEOUS
+            or len(made.reads) != 1
+            or not (through or _inside(made, step))
+        ):
             return None
         number = made.reads[0]
     return None
