@@ -103,19 +103,23 @@ def kept_positions(before: nn.Module, after: nn.Module) -> Kept:
     """Which positions of each parameter dimension are left, recognised by their values."""
     small = dict(after.named_parameters(remove_duplicate=False))
     left = {}
-    for name, full in before.named_parameters(remove_duplicate=False):
-        part = small[name].detach()
+    for name, parameter in before.named_parameters(remove_duplicate=False):
+        full, part = parameter.detach(), small[name].detach()
         if part.shape == full.shape:
             continue
-        values, order = full.detach().reshape(-1).sort()
-        found = torch.searchsorted(values, part.reshape(-1)).clamp_max(values.numel() - 1)
-        if not torch.equal(values[found], part.reshape(-1)):
-            raise ValueError(f"'{name}' holds values that the original does not")
-        for dim, at in enumerate(torch.unravel_index(order[found].view(part.shape), full.shape)):
-            rows = at.movedim(dim, 0).reshape(part.shape[dim], -1)
-            if not torch.equal(rows, rows[:, :1].expand_as(rows)):
-                raise ValueError(f"'{name}' is not a slice of the original")
-            left[name, dim] = rows[:, 0]
+        origin = (full == part.reshape(-1)[0]).nonzero()
+        if len(origin) != 1:
+            raise ValueError(f"'{name}' begins with a value that is not in the original once")
+        cut = full
+        for dim in range(full.ndim):  # along the lines through the value that now comes first
+            line = full[tuple(slice(None) if d == dim else at for d, at in enumerate(origin[0]))]
+            values, order = line.sort()
+            wanted = part.movedim(dim, 0).reshape(part.shape[dim], -1)[:, 0].contiguous()
+            found = torch.searchsorted(values, wanted).clamp_max(len(values) - 1)
+            left[name, dim] = order[found]
+            cut = cut.index_select(dim, order[found])
+        if not torch.equal(cut, part):
+            raise ValueError(f"'{name}' is not a slice of the original")
     return left
 
 

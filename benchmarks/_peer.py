@@ -6,7 +6,7 @@ import warnings
 from typing import Any
 
 import torch
-import torch_pruning
+import torch_pruning  # type: ignore[import-untyped]
 from torch import nn
 
 from obc.trace.tracer import outputs

@@ -101,22 +101,22 @@ def summary(found: Iterable[dict[str, Any]], families: Iterable[str]) -> dict[st
     }
 
 
-def row(result: dict[str, Any]) -> list[str]:
-    """One model's line."""
+def line(result: dict[str, Any]) -> str:
+    """One model, while the others are still to come."""
     us, them = (result[who] for who in LIBRARIES)
-    counts = [str(us.counts[k]) for k in ("sites", "channels", "frozen")]
-    shares = [f"{100 * o.removed:.0f}%" if o.removed else "" for o in (us, them)]
-    return [result["model"], *counts, shares[0], us.verdict, shares[1], them.verdict]
+    counts = ", ".join(f"{n} {what}" for what, n in us.counts.items())
+    return (
+        f"{result['model']}: {counts}; obc {us.verdict}, {100 * us.removed:.0f}% gone; "
+        f"torch-pruning {them.verdict}, {100 * them.removed:.0f}% gone"
+    )
 
 
 def report(found: list[dict[str, Any]], families: list[str]) -> None:
-    """Every model, and how often each verdict was given."""
-    columns = ("model", "sites", "channels", "frozen", "gone", "obc", "gone", "torch-pruning")
-    show(f"{100 * RATIO:.0f}% of everything removed at random", columns, [row(f) for f in found])
+    """How often each verdict was given, and why wherever obc is not right."""
     counts = summary(found, families)
     seen = [v for v in VERDICTS if any(c[v] for pair in counts.values() for c in pair.values())]
     show(
-        "Compared with the masked original",
+        f"{100 * RATIO:.0f}% of everything removed at random, against the masked original",
         ("models", "library", *seen),
         [
             (FAMILIES[family], who, *(c[v] for v in seen))
@@ -124,6 +124,9 @@ def report(found: list[dict[str, Any]], families: list[str]) -> None:
             for who, c in pair.items()
         ],
     )
+    for f in found:
+        if f["obc"].verdict != "right":
+            CONSOLE.print(f"{f['model']}: obc {f['obc'].verdict} {f['obc'].reason}", markup=False)
 
 
 def main() -> None:
@@ -141,9 +144,7 @@ def main() -> None:
         if case.tags.isdisjoint(wanted) or chosen.only not in case.name:
             continue
         found.append(both(case))
-        if chosen.only:
-            for who in LIBRARIES:
-                CONSOLE.print(f"{case.name}, {who}: {found[-1][who]}", markup=False)
+        CONSOLE.print(line(found[-1]), markup=False, highlight=False)
     report(found, wanted)
     if not chosen.only:
         save("coverage", {"ratio": RATIO, "summary": summary(found, wanted), "models": found})

@@ -12,20 +12,19 @@ from tests.cases import Case
 PACKAGES = {"hf": "transformers", "torchvision": "torchvision", "timm": "timm"}
 
 
-def parameters(*chosen: Case, zoo_is_slow: bool = False) -> list[Any]:
+def parameters(*chosen: Case) -> list[Any]:
     """A parameter for each case, skipped where its package is missing."""
-    return [pytest.param(c, id=c.name, marks=marks(c, zoo_is_slow)) for c in chosen]
+    return [pytest.param(c, id=c.name, marks=marks(c)) for c in chosen]
 
 
-def marks(case: Case, zoo_is_slow: bool) -> list[pytest.MarkDecorator]:
+def marks(case: Case) -> list[pytest.MarkDecorator]:
     found = [
         pytest.mark.skipif(not vision.installed(package), reason=f"{package} is not installed")
         for tag, package in PACKAGES.items()
         if tag in case.tags
     ]
-    zoo = not case.tags.isdisjoint(("torchvision", "timm"))
-    if zoo:
+    if not case.tags.isdisjoint(("torchvision", "timm")):
         found.append(pytest.mark.torchvision)
-    if "slow" in case.tags or (zoo and zoo_is_slow):
+    if "slow" in case.tags:
         found.append(pytest.mark.slow)
     return found

@@ -28,11 +28,31 @@ NORMED_WEIGHTS = {"weight_norm", "weight_standardized", "timm_nf_resnet26"}
 NOTHING_TO_PRUNE = {"view_literal", "outer_product"}
 
 
-@pytest.mark.parametrize(
-    "seed", [0, *(pytest.param(s, marks=pytest.mark.slow) for s in range(1, 4))]
-)
-@pytest.mark.parametrize("case", parameters(*CASES, zoo_is_slow=True))
-def test_equals_its_masked_self_and_a_rolled_weight_shows(case: Case, seed: int) -> None:
+ZOO = [c for c in CASES if not c.tags.isdisjoint(("torchvision", "timm"))]
+OTHERS = [c for c in CASES if c not in ZOO]
+
+
+@pytest.mark.parametrize("case", parameters(*OTHERS))
+def test_small_models(case: Case) -> None:
+    check(case, seed=0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(1, 4))
+@pytest.mark.parametrize("case", parameters(*OTHERS))
+def test_small_models_cut_otherwise(case: Case, seed: int) -> None:
+    check(case, seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", parameters(*ZOO))
+def test_the_zoo(case: Case) -> None:
+    """At their real width, so only one weight of each site is rolled."""
+    check(case, seed=0, one_each=True)
+
+
+def check(case: Case, seed: int, one_each: bool = False) -> None:
+    """The case equals its masked self, and each rolled weight shows."""
     model, example = case.model(), case.example()
     sites = obc.trace(model, example)
     assert bool(sites) == (case.name not in NOTHING_TO_PRUNE)
@@ -46,8 +66,7 @@ def test_equals_its_masked_self_and_a_rolled_weight_shows(case: Case, seed: int)
     if case.name not in VERIFY_ALONE:
         oracles.append(obvious(model, sites, plan, example, case.name not in NORMED_WEIGHTS))
     assert all(oracle(pruned) < limit for oracle in oracles)
-    zoo = not case.tags.isdisjoint(("torchvision", "timm"))
-    for member in rolls(model, pruned, sites, plan, one_each=zoo):
+    for member in rolls(model, pruned, sites, plan, one_each):
         for oracle in oracles:
             assert oracle(pruned) > 10 * limit, f"{member} was rolled and nobody noticed"
     assert all(oracle(pruned) < limit for oracle in oracles), "a roll was not undone"

@@ -11,21 +11,20 @@ from __future__ import annotations
 import os
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from functools import cache
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cache, cached_property
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from torch.utils.weak import WeakTensorKeyDictionary
 
 from obc.trace.ledger import Ledger, Place
-from obc.trace.modules import ModuleStack
+from obc.trace.modules import ModuleStack, named_tensors
 
 # Recurrent layers check sizes in Python and C++ alike; nothing inside them may shrink.
 OPAQUE: tuple[type[nn.Module], ...] = (nn.RNNBase, nn.RNNCellBase)
@@ -60,15 +59,18 @@ class Leaf:
     name: str
     tensor: Tensor
     dims: tuple[Tensor | None, ...]
+    start: int  # its ids follow each other from here, dimension by dimension
 
-    @property
-    def labels(self) -> tuple[Tensor, ...]:
+    @cached_property
+    def tracked(self) -> Tracked:
         shape = [1] * len(self.dims)
         views = []
         for dim, ids in enumerate(self.dims):
             if ids is not None:
                 views.append(ids.view(*shape[:dim], -1, *shape[dim + 1 :]))
-        return tuple(views)
+        return Tracked(
+            tuple(views), "weight" if isinstance(self.tensor, nn.Parameter) else "buffer"
+        )
 
 
 @dataclass
@@ -98,17 +100,40 @@ class Call:
         return found.labels if found else ()
 
     def tensors(self) -> list[Tensor]:
-        return [t for t in tree_leaves(self.args) if isinstance(t, Tensor)]
+        return tensors_in(self.args.values())
 
 
-@dataclass
-class Step:
+def labelled_dims(leaves: Iterable[Leaf]) -> list[tuple[Leaf, int, Tensor, int]]:
+    """Every dimension of every leaf that has ids: leaf, dimension, ids, and the first of them."""
+    found = []
+    for leaf in leaves:
+        start = leaf.start
+        for dim, ids in enumerate(leaf.dims):
+            if ids is not None:
+                found.append((leaf, dim, ids, start))
+                start += len(ids)
+    return found
+
+
+def any_between(flags: Tensor, starts: list[int], sizes: list[int]) -> list[bool]:
+    """Whether any flag is set in each of many ranges.
+
+    >>> any_between(torch.tensor([False, True, False]), [0, 2], [2, 1])
+    [True, False]
+    """
+    sums = torch.cat([torch.zeros(1, dtype=torch.long), flags.cumsum(0)])
+    first = torch.tensor(starts, dtype=torch.long)
+    found: list[bool] = (sums[first + torch.tensor(sizes)] > sums[first]).tolist()
+    return found
+
+
+class Step(NamedTuple):
     """One call: where it was, the ids that reached it, and the steps whose data it read."""
 
     name: str
     place: Place
-    ids: tuple[Tensor, ...] = field(repr=False)
-    reads: tuple[int, ...] = ()
+    ids: tuple[Tensor, ...]
+    reads: tuple[int, ...]
 
 
 Rule = Callable[[Call], Any]
@@ -125,8 +150,8 @@ class Flow(TorchDispatchMode):
         self.steps: list[Step] = []
         self.ops: list[str] = []
         self.uses: dict[str, set[str]] = {}
-        self._known = WeakTensorKeyDictionary()
-        self._names = {id(t): n for n, t in _tensors(model)}
+        self._names = {id(t): n for n, t in named_tensors(model).items()}
+        self._inputs: dict[int, Tensor] = {}
         self._stack = ModuleStack(model)
 
     def __enter__(self) -> Any:
@@ -141,27 +166,32 @@ class Flow(TorchDispatchMode):
         """The example's own dimensions are data: they never shrink."""
         for tensor in tree_leaves(example):
             if isinstance(tensor, Tensor):
-                self._known[tensor] = Tracked()
+                self._inputs[id(tensor)] = tensor
 
     def of(self, tensor: Tensor) -> Tracked | None:
+        # What is known of a tensor in flight is written on it: no table to search or to empty.
+        mark = getattr(tensor, "_obc_flow", None)
+        if mark is not None and mark[0] is self:
+            known: Tracked = mark[1]
+            return known
         name = self._names.get(id(tensor))
         if name is None:
-            known: Tracked | None = self._known.get(tensor)
-            return known
+            return Tracked() if id(tensor) in self._inputs else None
         leaf = self.leaves.get(id(tensor))
         self.uses.setdefault(name, set()).add(self._stack.path)
         if leaf is None:
+            start = self.ledger.size
             dims = tuple(self.ledger.fresh(n) if n > 1 else None for n in tensor.shape)
-            leaf = self.leaves[id(tensor)] = Leaf(name, tensor, dims)
-        return Tracked(leaf.labels, "weight" if isinstance(tensor, nn.Parameter) else "buffer")
+            leaf = self.leaves[id(tensor)] = Leaf(name, tensor, dims, start)
+        return leaf.tracked
 
     def set(self, tensor: Tensor, tracked: Tracked) -> None:
-        if id(tensor) not in self._names:
-            self._known[tensor] = tracked
+        if id(tensor) not in self._names and id(tensor) not in self._inputs:
+            tensor._obc_flow = (self, tracked)  # type: ignore[attr-defined]
 
-    def place(self, func: Any) -> Place:
-        op = func._schema.name.removeprefix("aten::")
-        return Place(self._stack.path, op, _line())
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # torch would wrap each call; nothing is compiled here
 
     def __torch_dispatch__(
         self,
@@ -171,15 +201,17 @@ class Flow(TorchDispatchMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
-        self.ops.append(func._schema.name)
-        known = [self.of(t) for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
-        if all(k is None for k in known):
+        name = func._schema.name
+        self.ops.append(name)
+        every = [self.of(t) for t in tensors_in((*args, *kwargs.values()))]
+        known = [k for k in every if k is not None]
+        if not known:
             return func(*args, **kwargs)
-        place = self.place(func)
-        labels = tuple(label for k in known if k is not None for label in k.labels)
-        reads = tuple(k.step for k in known if k is not None and k.origin == "data")
-        self.steps.append(Step(place.op, place, labels, reads))
-        origins = {k.origin for k in known if k is not None}
+        place = Place(self._stack.path, name.removeprefix("aten::"), _line())
+        reached = tuple(label for k in known for label in k.labels)
+        reads = tuple(k.step for k in known if k.origin == "data")
+        self.steps.append(Step(place.op, place, reached, reads))
+        origins = {k.origin for k in known}
         origin = next(o for o in ("data", "weight", "buffer") if o in origins)
         call = Call(self, func, bind(func, args, kwargs), None, place, origin)
         call.out = self.run(func, args, kwargs)
@@ -198,8 +230,8 @@ class Flow(TorchDispatchMode):
 
     def record(self, call: Call, labels: Any) -> None:
         """Attach a rule's answer (labels per output tensor) to the outputs."""
-        outs = [t for t in tree_leaves(call.out) if isinstance(t, Tensor)]
         many = isinstance(call.out, (tuple, list))
+        outs = tensors_in(call.out if many else (call.out,))
         for i, out in enumerate(outs):
             found = (labels[i] if i < len(labels) else ()) if many else labels
             tracked = Tracked(
@@ -214,9 +246,20 @@ def freeze_all(call: Call, text: str) -> None:
         known = call.of(tensor)
         for ids in known.labels if known else ():
             call.ledger.freeze(ids, text, call.place)
-    for out in tree_leaves(call.out):
-        if isinstance(out, Tensor) and not any(out is t for t in call.tensors()):
+    for out in tensors_in(call.out if isinstance(call.out, (tuple, list)) else (call.out,)):
+        if not any(out is t for t in call.tensors()):
             call.flow.set(out, Tracked())
+
+
+def tensors_in(values: Iterable[Any]) -> list[Tensor]:
+    """The tensors among an operator's arguments or results, of which some are lists."""
+    found = []
+    for value in values:
+        if isinstance(value, Tensor):
+            found.append(value)
+        elif isinstance(value, (list, tuple)):
+            found += [t for t in value if isinstance(t, Tensor)]
+    return found
 
 
 @cache
@@ -247,11 +290,6 @@ def compact(ids: Tensor) -> Tensor:
     return ids
 
 
-def _tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    yield from model.named_parameters()
-    yield from model.named_buffers()
-
-
 def _line() -> str:
     """The line of the user's code that is running, outside torch and this library."""
     frame: FrameType | None = sys._getframe(1)
@@ -265,5 +303,10 @@ def _line() -> str:
 
 def user_line(frame: FrameType, number: int) -> str:
     """File and line of a frame, if it is neither torch's nor ours."""
-    name = frame.f_code.co_filename
-    return "" if name.startswith(_NOT_USER_CODE) else f"{Path(name).name}:{number}"
+    name = _user_file(frame.f_code.co_filename)
+    return f"{name}:{number}" if name else ""
+
+
+@cache
+def _user_file(name: str) -> str:
+    return "" if name.startswith(_NOT_USER_CODE) else Path(name).name

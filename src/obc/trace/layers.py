@@ -21,6 +21,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from obc.trace.modules import named_tensors
+
 Kept = Mapping[tuple[str, int], Tensor]
 """What a module keeps: (name of a parameter within it, dimension) to the kept positions."""
 
@@ -55,7 +57,7 @@ def cut(
     wanted: dict[str, dict[int, Tensor]] = {}
     for (name, dim), index in kept.items():
         wanted.setdefault(name, {})[dim] = index
-    tensors = dict(model.named_parameters()) | dict(model.named_buffers())
+    tensors = named_tensors(model)
     dims_of = {id(tensors[name]): dims for name, dims in wanted.items()}
     new = {tensors[name]: how(tensors[name], dims) for name, dims in wanted.items()}
     told: dict[str, dict[tuple[str, int], Tensor]] = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,8 +12,7 @@ from torch import Tensor
 Pairs = tuple[Tensor, Tensor]
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(NamedTuple):
     """Where in the user's model something happened."""
 
     module: str
@@ -58,7 +58,7 @@ class Ledger:
 
     def __init__(self) -> None:
         self.size = 0
-        self.ties: list[Pairs] = []
+        self._ties: list[tuple[Tensor, Tensor, Place]] = []
         self.frozen: list[tuple[Tensor, Reason]] = []
         self.choices: list[Choice] = []
         self._cuts: dict[tuple[int, int], tuple[Tensor, set[int], Place]] = {}
@@ -71,14 +71,28 @@ class Ledger:
 
     def tie(self, a: Tensor, b: Tensor, place: Place) -> None:
         """These go together, position by position; an id that meets a fixed position stays."""
-        if a is b:
-            return
-        a, b = (t.reshape(-1) for t in torch.broadcast_tensors(a, b))
-        fixed = (a < 0) | (b < 0)
+        if a is not b:
+            self._ties.append((a, b, place))
+
+    def ties(self) -> Pairs:
+        """All ties so far, as two long vectors; what meets a fixed position is frozen."""
+        flat = [
+            (a.reshape(-1), b.reshape(-1))
+            if a.shape == b.shape
+            else tuple(t.reshape(-1) for t in torch.broadcast_tensors(a, b))
+            for a, b, _ in self._ties
+        ]
+        if not flat:
+            return torch.empty(0, dtype=torch.long), torch.empty(0, dtype=torch.long)
+        left, right = (torch.cat(side) for side in zip(*flat, strict=True))
+        fixed = (left < 0) | (right < 0)
         if fixed.any():
-            self.freeze(torch.cat([a[fixed], b[fixed]]), "meets channels that stay", place)
-            a, b = a[~fixed], b[~fixed]
-        self.ties.append((a, b))
+            ends = torch.tensor([len(a) for a, _ in flat]).cumsum(0)
+            ids = torch.maximum(left, right)
+            for at in fixed.nonzero().reshape(-1).tolist():
+                place = self._ties[int(torch.searchsorted(ends, at, right=True))][2]
+                self.freeze(ids[at : at + 1], "meets channels that stay", place)
+        return left[~fixed], right[~fixed]
 
     def whole(self, ids: Tensor, axes: Sequence[int], place: Place) -> Tensor:
         """Tie ids that differ along other axes than these; one id per index of the axes is left."""

@@ -1,11 +1,22 @@
-"""Which module of a model is running, told without touching any of them."""
+"""The modules of a model: which is running, and what they hold, without touching any."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules import module as registry
+
+
+def named_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """Every parameter and buffer by its first name, in one walk over the modules."""
+    found: dict[int, tuple[str, Tensor]] = {}
+    for path, module in model.named_modules():
+        for store in (module._parameters, module._buffers):
+            for key, tensor in store.items():
+                if tensor is not None and id(tensor) not in found:
+                    found[id(tensor)] = (f"{path}.{key}" if path else key, tensor)
+    return dict(found.values())
 
 
 class ModuleStack:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from obc.trace import attention, layers
+from obc.trace.modules import named_tensors
 from obc.trace.sites import Site
 
 __all__ = ["attention", "attribute", "kept_positions", "narrow", "take"]
@@ -22,7 +23,7 @@ def kept_positions(
     model: nn.Module, sites: Iterable[Site], units: Units
 ) -> dict[tuple[str, int], Tensor]:
     """What is left of each parameter dimension when these channels of each site are kept."""
-    tensors = dict(model.named_parameters()) | dict(model.named_buffers())
+    tensors = named_tensors(model)
     left: dict[tuple[str, int], Tensor] = {}
     for site in sites:
         if site.name not in units:
@@ -42,13 +43,15 @@ def narrow(
     sites: Iterable[Site],
     units: Units,
     how: Callable[[Tensor, dict[int, Tensor]], Tensor],
+    kept: Mapping[tuple[str, int], Tensor] | None = None,
 ) -> dict[Tensor, Tensor]:
     """Keep these channels of these sites; returns the new tensors by the old ones.
 
-    `how` makes the smaller tensor from the old one and {dimension: kept positions}.
+    `how` makes the smaller tensor from the old one and {dimension: kept positions}; `kept` are
+    the positions, where the caller knows them already.
     """
     sites = [s for s in sites if s.name in units]
-    new = layers.cut(model, kept_positions(model, sites, units), how)
+    new = layers.cut(model, kept or kept_positions(model, sites, units), how)
     for site in sites:
         for name in site.attributes:
             owner, key = attribute(model, name, own=True)

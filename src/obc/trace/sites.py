@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from obc.errors import ObcError, closest
-from obc.trace.flow import Flow, Leaf
+from obc.trace.flow import Flow, Leaf, any_between, labelled_dims
 from obc.trace.solve import Classes
 from obc.trace.wiring import Wiring, wire
 
@@ -149,66 +149,74 @@ def shapes_of(model: nn.Module) -> dict[str, tuple[int, ...]]:
 
 def _flag(size: int, marks: list[Tensor], of: Tensor) -> Tensor:
     flag = torch.zeros(size, dtype=torch.bool)
-    for ids in marks:
+    if marks:
+        ids = torch.cat(marks)
         flag[of[ids[ids >= 0]]] = True
     return flag
 
 
 def _dims(flow: Flow, model: nn.Module) -> list[_Dim]:
     parameters = {id(p) for p in model.parameters()}
-    size = flow.ledger.size
-    out, reads = (_flag(size, flow.ledger.roles[r], torch.arange(size)) for r in ("out", "in"))
-    found = []
-    for leaf in flow.leaves.values():
-        for dim, ids in enumerate(leaf.dims):
-            if ids is not None:
-                role = "out" if out[ids].any() else "in" if reads[ids].any() else "norm"
-                found.append(_Dim(leaf, dim, ids, role, id(leaf.tensor) in parameters))
-    return found
+    dims = labelled_dims(flow.leaves.values())
+    starts, sizes = [start for *_, start in dims], [len(ids) for _, _, ids, _ in dims]
+    every = torch.arange(flow.ledger.size)
+    out, reads = (
+        any_between(_flag(len(every), flow.ledger.roles[r], every), starts, sizes)
+        for r in ("out", "in")
+    )
+    roles = ["out" if o else "in" if i else "norm" for o, i in zip(out, reads, strict=True)]
+    return [
+        _Dim(leaf, dim, ids, role, id(leaf.tensor) in parameters)
+        for (leaf, dim, ids, _), role in zip(dims, roles, strict=True)
+    ]
 
 
 def _group(dims: list[_Dim], of: Tensor, free: Tensor, heads: Tensor) -> tuple[list[Site], Tensor]:
     """Classes with the same counts in the same leaf dimensions make a site."""
-    rows = torch.cat([torch.full((d.ids.numel(),), i) for i, d in enumerate(dims)])
-    where = torch.cat([torch.arange(d.ids.numel()) for d in dims])
+    sizes = torch.tensor([len(d.ids) for d in dims])
+    rows = torch.repeat_interleave(torch.arange(len(dims)), sizes)
+    where = torch.cat([torch.arange(n) for n in sizes.tolist()])
     cls = of[torch.cat([d.ids for d in dims])]
     keep = free[cls]
     rows, where, cls = rows[keep], where[keep], cls[keep]
+    units = (free & (of == torch.arange(of.numel()))).nonzero().reshape(-1)
     # A sum of random weights, one per leaf dimension, is the same for equal counts and no others.
-    weights = torch.randint(
-        -(2**62), 2**62, (len(dims),), generator=torch.Generator().manual_seed(0)
-    )
-    signature = torch.zeros(of.numel(), dtype=torch.long).scatter_add_(0, cls, weights[rows])
-    first = torch.full((of.numel(),), cls.numel()).scatter_reduce_(
-        0, cls, torch.arange(cls.numel()), "amin"
-    )
-    kinds, kind = signature[cls].unique(return_inverse=True)
-    order = torch.argsort(first[cls], stable=True)
-    by_kind = order[torch.argsort(kind[order], stable=True)]
-    parts = by_kind.split(torch.bincount(kind, minlength=len(kinds)).tolist())
-    sites, lone = [], torch.zeros(of.numel(), dtype=torch.bool)
-    for part in sorted(parts, key=lambda p: int(first[cls[p[0]]]) if p.numel() else 0):
-        if not part.numel():
-            continue
-        units = cls[part].unique()
-        if units.numel() == 1:
-            lone[units] = True
-            continue
-        sites.append(_site(dims, rows[part], where[part], units.numel(), bool(heads[units].any())))
+    random = torch.Generator().manual_seed(0)
+    weights = torch.randint(-(2**62), 2**62, (len(dims),), generator=random)
+    signature = torch.zeros_like(of).scatter_add_(0, cls, weights[rows])
+    kinds, kind = signature[units].unique(return_inverse=True)
+    first = torch.full_like(of, cls.numel())
+    first.scatter_reduce_(0, cls, torch.arange(cls.numel()), "amin")
+    rank, site_of = torch.zeros_like(of), torch.zeros_like(of)
+    rank[units[torch.argsort(first[units])]] = torch.arange(len(units))
+    site_of[units] = kind
+    # Sorted by site, leaf dimension and channel, each stretch is one member's index.
+    stretch = site_of[cls] * len(dims) + rows
+    order = torch.argsort(stretch * (len(units) + 1) + rank[cls], stable=True)
+    stretches, counts = torch.unique_consecutive(stretch[order], return_counts=True)
+    members: dict[int, list[tuple[_Dim, Tensor]]] = {}
+    for key, index in zip(stretches.tolist(), where[order].split(counts.tolist()), strict=True):
+        members.setdefault(key // len(dims), []).append((dims[key % len(dims)], index))
+    size = torch.bincount(kind, minlength=len(kinds))
+    begin = torch.full_like(size, len(units)).scatter_reduce_(0, kind, rank[units], "amin")
+    whole = torch.zeros_like(size).scatter_add_(0, kind, heads[units].long())
+    sites = [
+        _site(members[k], int(size[k]), bool(whole[k]))
+        for k in torch.argsort(begin).tolist()
+        if size[k] > 1
+    ]
+    lone = torch.zeros_like(free)
+    lone[units[size[kind] == 1]] = True
     return _distinct(sites), lone
 
 
-def _site(dims: list[_Dim], rows: Tensor, where: Tensor, size: int, heads: bool) -> Site:
+def _site(parts: list[tuple[_Dim, Tensor]], size: int, heads: bool) -> Site:
     """Positions come ordered by channel; within each leaf dimension they form [size, k]."""
     members: list[Member] = []
     buffers: list[Member] = []
-    order = torch.argsort(rows, stable=True)
-    kinds, counts = rows.unique(return_counts=True)
-    for i, positions in zip(kinds.tolist(), where[order].split(counts.tolist()), strict=True):
-        d = dims[i]
+    for d, positions in parts:
         layer, _, param = d.leaf.name.rpartition(".")
-        index = positions.view(size, -1)
-        member = Member(layer, param, d.dim, d.role, index)
+        member = Member(layer, param, d.dim, d.role, positions.view(size, -1))
         (members if d.is_parameter else buffers).append(member)
     puts = {m.layer for m in members if m.role == "out"}
     # A bias may reach its channels by a plain addition; it still belongs to the filter.

@@ -55,7 +55,7 @@ def components(of: Tensor, pairs: Iterable[Pairs]) -> Tensor:
 
 def base_classes(ledger: Ledger) -> Tensor:
     """Classes from what the run itself tied, before any choice."""
-    return components(torch.arange(ledger.size), ledger.ties)
+    return components(torch.arange(ledger.size), [ledger.ties()])
 
 
 def solve(ledger: Ledger, base: Tensor, more: list[tuple[Tensor, Reason]]) -> Classes:

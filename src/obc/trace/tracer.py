@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import fnmatch
+import gc
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -15,12 +16,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from obc.errors import ObcError, closest
 from obc.trace.flow import Flow
-from obc.trace.layers import unchanged
+from obc.trace.layers import Snapshot
 from obc.trace.ledger import Place, Reason
 from obc.trace.rules import find
 from obc.trace.sites import Sites, build
 from obc.trace.solve import Classes, base_classes, solve
-from obc.trace.trial import Trial, give_up
+from obc.trace.trial import Trial
 
 
 def trace(
@@ -59,31 +60,60 @@ class Tracing:
         self, model: nn.Module, example: Any, ignore: Sequence[str] = (), heads: bool = True
     ) -> None:
         self.model, self.example = model, example
-        with unchanged(model):
-            with _Operators() as watch:
-                try:
-                    forward(model, example)
-                except Exception as error:
-                    raise ObcError(f"the model rejects the example: {error}") from error
-            self.flow = Flow(model, find)
+        before = Snapshot(model)
+        # So many small objects come and go that Python would search for cycles again and again.
+        collecting = gc.isenabled()
+        gc.disable()
+        try:
+            self._trace(before, ignore, heads)
+        finally:
+            before.restore()
+            if collecting:
+                gc.enable()
+
+    def _trace(self, before: Snapshot, ignore: Sequence[str], heads: bool) -> None:
+        model = self.model
+        self.flow = Flow(model, find)
+        try:
             self.run(self.flow)
+        except Exception:
+            self._check_example()
+            raise
+        ledger = self.flow.ledger
+        ledger.settle_cuts()
+        base = base_classes(ledger)
+        untouched = self._untouched()
+        stay = [*self._untouched_stay(untouched), *_ignored(self.flow, model, ignore)]
+        if not heads:
+            stay += [(i, _reason("heads=False")) for i in ledger.roles["head"]]
+        trial = Trial(model, before, self.flow, base, self.run)
+        steady = False
+        while True:
+            self.classes = solve(ledger, base, stay)
+            self.sites = build(self.flow, self.classes, model, untouched, self.example)
+            self.sites, bad = trial.failures(self.sites, self.classes)
+            if trial.other_ops and not steady:
+                self._check_steady()
+                steady = True
+            if not bad:
+                return
+            for group, failure in bad:
+                stay += trial.give_up(group, failure)
+
+    def _check_example(self) -> None:
+        """Tell an example that the model rejects from an error of ours."""
+        try:
+            forward(self.model, self.example)
+        except Exception as error:
+            raise ObcError(f"the model rejects the example: {error}") from error
+
+    def _check_steady(self) -> None:
+        """Two runs at full width must take the very same steps as the first."""
+        for _ in range(2):
+            with _Operators() as watch:
+                forward(self.model, self.example)
             if self.flow.ops != watch.names:
                 raise ObcError("the model changes its graph from call to call; it cannot be traced")
-            self.flow.ledger.settle_cuts()
-            untouched = self._untouched()
-            stay = [*self._untouched_stay(untouched), *_ignored(self.flow, model, ignore)]
-            if not heads:
-                stay += [(i, _reason("heads=False")) for i in self.flow.ledger.roles["head"]]
-            base = base_classes(self.flow.ledger)
-            trial = Trial(model, self.flow, base, self.run)
-            while True:
-                self.classes = solve(self.flow.ledger, base, stay)
-                self.sites = build(self.flow, self.classes, model, untouched, example)
-                self.sites, bad = trial.failures(self.sites)
-                if not bad:
-                    return
-                for group, failure in bad:
-                    stay += give_up(group, failure, self.flow, self.classes)
 
     def run(self, flow: Flow) -> Any:
         """Run the model under a flow; what it returns stays as it is."""
@@ -192,13 +222,15 @@ def arguments(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
 @contextmanager
 def quiet(model: nn.Module) -> Iterator[None]:
     """Eval mode, no gradients, no fused attention, and the random state as before."""
-    modes = [(m, m.training) for m in model.modules()]
+    modules = list(model.modules())
+    modes = [(m, m.training) for m in modules]
+    tensors = [p for m in modules for p in m._parameters.values() if p is not None]
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     for module, _ in modes:
         module.training = False
-    devices = {p.device for p in model.parameters() if p.device.type not in ("cpu", "meta")}
-    answers = _Yes() if any(p.is_meta for p in model.parameters()) else nullcontext()
+    devices = {p.device for p in tensors if p.device.type not in ("cpu", "meta")}
+    answers = _Yes() if any(p.is_meta for p in tensors) else nullcontext()
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=list(devices)), answers:
             yield

@@ -16,10 +16,10 @@ import torch
 from torch import Tensor, nn
 
 from obc.trace.attributes import candidates
-from obc.trace.flow import Flow, user_line
-from obc.trace.layers import unchanged
+from obc.trace.flow import Flow, any_between, labelled_dims, user_line
+from obc.trace.layers import Snapshot
 from obc.trace.ledger import Place, Reason
-from obc.trace.narrow import kept_positions, narrow, take
+from obc.trace.narrow import narrow, take
 from obc.trace.sites import Site, Sites
 from obc.trace.solve import Classes, base_classes
 
@@ -37,14 +37,21 @@ class Failure:
 class Trial:
     """Tries sites of one trace: the model, how to run it, and how ids flowed at full width."""
 
-    def __init__(self, model: nn.Module, flow: Flow, base: Tensor, run: Run) -> None:
-        self.model, self.flow, self.base, self.run = model, flow, base, run
+    def __init__(
+        self, model: nn.Module, before: Snapshot, flow: Flow, base: Tensor, run: Run
+    ) -> None:
+        self.model, self.before, self.flow, self.base, self.run = model, before, flow, base, run
+        self.other_ops = False  # whether some run took other steps than the first
+        self._leaves = {leaf.name: leaf for leaf in flow.leaves.values()}
 
-    def failures(self, sites: Sites) -> tuple[Sites, list[tuple[list[Site], Failure]]]:
+    def failures(
+        self, sites: Sites, classes: Classes
+    ) -> tuple[Sites, list[tuple[list[Site], Failure]]]:
         """The sites with the attributes that follow them, and those that cannot be narrowed.
 
         Layers repeat, so sites whose names differ in numbers only are tried together.
         """
+        self.classes = classes
         if self.attempt(list(sites)) is None:
             return sites, []
         groups: dict[str, list[Site]] = {}
@@ -77,18 +84,48 @@ class Trial:
     def _attempt(self, sites: list[Site], compare: bool) -> Failure | None:
         # About a third goes, at even distances: one channel less can pass where two do not.
         units = {s.name: [c for c in range(s.size) if c % 3 != 1] for s in sites}
-        kept = kept_positions(self.model, sites, units)
-        with unchanged(self.model):
+        kept = self._kept(sites, units)
+        again = Flow(self.model, self.flow.find)
+        try:
+            narrow(self.model, sites, units, hollow, kept)
             again = Flow(self.model, self.flow.find)
-            try:
-                narrow(self.model, sites, units, hollow)
-                again = Flow(self.model, self.flow.find)
-                self.run(again)
-            except Exception as error:
-                last = (again.steps or self.flow.steps)[-1].place
-                text = f"fails when narrower: {str(error).strip().splitlines()[0]}"
-                return Failure(_where(error, self.model, last), text)
+            self.run(again)
+        except Exception as error:
+            self.other_ops = True
+            last = (again.steps or self.flow.steps)[-1].place
+            text = f"fails when narrower: {(str(error).strip() or repr(error)).splitlines()[0]}"
+            return Failure(_where(error, self.model, last), text)
+        finally:
+            self.before.restore()
+        self.other_ops |= again.ops != self.flow.ops
         return self._compare(again, kept) if compare else None
+
+    def _kept(
+        self, sites: list[Site], units: dict[str, list[int]]
+    ) -> dict[tuple[str, int], Tensor]:
+        """Positions that are left, read off the ids: all members of all sites at once."""
+        gone = torch.zeros(self.flow.ledger.size, dtype=torch.bool)
+        for site in sites:
+            mask = torch.ones(site.size, dtype=torch.bool)
+            mask[units[site.name]] = False
+            gone[self.classes.of[self._ids(site)[mask]]] = True
+        gone = gone[self.classes.of]
+        dims = labelled_dims(self.flow.leaves.values())
+        starts, sizes = [start for *_, start in dims], [len(ids) for _, _, ids, _ in dims]
+        return {
+            (leaf.name, dim): (~gone[start : start + len(ids)]).nonzero().reshape(-1)
+            for (leaf, dim, ids, start), cut in zip(
+                dims, any_between(gone, starts, sizes), strict=True
+            )
+            if cut
+        }
+
+    def _ids(self, site: Site) -> Tensor:
+        """One id of each channel of a site."""
+        member = site.members[0]
+        ids = self._leaves[member.name].dims[member.dim]
+        assert ids is not None
+        return ids[member.index[:, 0]]
 
     def _compare(self, again: Flow, kept: dict[tuple[str, int], Tensor]) -> Failure | None:
         """Both runs must tie the same positions of the same parameters."""
@@ -119,6 +156,26 @@ class Trial:
         met = (s.place for s in steps if any(bool(wanted[i[i >= 0]].any()) for i in s.ids))
         return next(met, steps[0].place)
 
+    def give_up(self, group: list[Site], failure: Failure) -> list[tuple[Tensor, Reason]]:
+        """Rule out the option a failure speaks against; where none is left, freeze the sites."""
+        classes, choices = self.classes, self.flow.ledger.choices
+        ids = torch.cat([self._ids(site) for site in group])
+        mine = torch.zeros_like(classes.why, dtype=torch.bool)
+        mine[classes.of[ids]] = True
+        live = [
+            i
+            for i, choice in enumerate(choices)
+            if classes.taken[i] < len(choice.options) and bool(mine[classes.of[choice.ids]].any())
+        ]
+        lines = {choices[i].place.line: None for i in live}
+        line = failure.place.line if failure.place.line in lines else next(iter(lines), None)
+        reason = Reason(failure.text, failure.place)
+        for i in live:
+            if choices[i].place.line == line:
+                choices[i].ruled_out.add(classes.taken[i])
+                choices[i].reason = reason
+        return [] if live else [(ids, reason)]
+
     def _with_attributes(
         self, fine: list[Site], group: list[Site], failure: Failure
     ) -> list[Site] | None:
@@ -145,40 +202,6 @@ def hollow(tensor: Tensor, kept: dict[int, Tensor]) -> Tensor:
     return nn.Parameter(tensor.detach().new_full((), 0.01).expand(shape), tensor.requires_grad)
 
 
-def give_up(
-    group: list[Site], failure: Failure, flow: Flow, classes: Classes
-) -> list[tuple[Tensor, Reason]]:
-    """Rule out the option that a failure speaks against; where none is left, freeze the sites."""
-    ids = _ids_of(group, flow)
-    mine = torch.zeros_like(classes.why, dtype=torch.bool)
-    mine[classes.of[ids]] = True
-    live = [
-        i
-        for i, choice in enumerate(flow.ledger.choices)
-        if classes.taken[i] < len(choice.options) and bool(mine[classes.of[choice.ids]].any())
-    ]
-    lines = {flow.ledger.choices[i].place.line: None for i in live}
-    line = failure.place.line if failure.place.line in lines else next(iter(lines), None)
-    reason = Reason(failure.text, failure.place)
-    for i in live:
-        choice = flow.ledger.choices[i]
-        if choice.place.line == line:
-            choice.ruled_out.add(classes.taken[i])
-            choice.reason = reason
-    return [] if live else [(ids, reason)]
-
-
-def _ids_of(group: list[Site], flow: Flow) -> Tensor:
-    leaves = {leaf.name: leaf for leaf in flow.leaves.values()}
-    found = []
-    for site in group:
-        member = site.members[0]
-        ids = leaves[member.name].dims[member.dim]
-        assert ids is not None
-        found.append(ids[member.index.reshape(-1)])
-    return torch.cat(found)
-
-
 def _finer(a: Tensor, b: Tensor) -> Tensor:
     """Where one class of `a` meets several of `b`."""
     size = int(a.max()) + 1
@@ -194,9 +217,9 @@ def _where(error: BaseException, model: nn.Module, last: Place) -> Place:
     while frames is not None:
         owner = frames.tb_frame.f_locals.get("self")
         if id(owner) in paths:
-            place = replace(place, module=paths[id(owner)])
+            place = place._replace(module=paths[id(owner)])
         line = user_line(frames.tb_frame, frames.tb_lineno)
         if line:
-            place = replace(place, op="", line=line)
+            place = place._replace(op="", line=line)
         frames = frames.tb_next
     return place
