@@ -1,25 +1,25 @@
 """Judges a pruned model, whoever pruned it: does it compute what the masked original does?
 
 What was removed is read off the result, by finding each value that is left among the original's
-parameters, so nobody's notes of indices need to be trusted. Two references are tried, and either
-will do: a copy with zeros at the removed positions, which needs no trace; and obc's masks, by which
-norms and softmaxes over channels leave the removed ones out.
+parameters, so nobody's notes of indices need to be trusted. Three references are tried, and any
+of them will do: a copy with zeros at the removed positions, which needs no trace; obc's masks, by
+which norms and softmaxes over channels leave the removed ones out; and both together.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 import obc
-from obc.surgery.verify import _Masked, difference
 from obc.trace.layers import unchanged
+from obc.trace.masked import Masked, difference
+from obc.trace.running import forward, outputs
 from obc.trace.solve import base_classes
-from obc.trace.tracer import Tracing, forward, outputs
+from obc.trace.tracer import Tracing
 
 Kept = Mapping[tuple[str, int], Tensor]  # what is left of a parameter's dimension
 
@@ -49,23 +49,23 @@ def judge(tracing: Tracing, pruned: nn.Module) -> tuple[str, str]:
         kept = kept_positions(model, pruned)
     except ValueError as error:
         return "not judged", str(error)
-    if _equal(_zeroed_outputs(model, example, kept), after):
+    zeroed = _zeroed(model, kept)
+    if _equal(outputs(forward(zeroed, example)), after):
         return "right", "equals a copy with zeros"
+    gone = _gone_ids(tracing, kept)
     try:
-        reference = _masked_outputs(tracing, kept)
-    except Exception as error:  # masks that no trace of ours would ask for
-        reference = []
-        reason = first_line(error)
-    else:
-        if _equal(reference, after):
-            return "right", "equals the original with masks"
-        if _equal(reference, outputs(forward(_rescaled(model, pruned), example))):
-            return "right but for the scale", "attention is scaled by the width of narrower heads"
-        reason = "differs from a copy with zeros and from the original with masks"
-    frozen = _frozen_but_removed(tracing, kept)
+        masked = [_masked_outputs(tracing, m, gone) for m in (model, zeroed)]
+    except Exception as error:  # a pattern that no plan of ours has
+        return "not judged", f"masks fail: {first_line(error)}"
+    if any(_equal(reference, after) for reference in masked):
+        return "right", "equals the original with masks"
+    rescaled = outputs(forward(_rescaled(model, pruned), example))
+    if any(_equal(reference, rescaled) for reference in masked):
+        return "right but for the scale", "attention is scaled by the width of narrower heads"
+    frozen = _frozen(tracing, gone)
     if frozen:  # past such a place obc's masks do not reach
         return "not judged", f"removes what obc freezes: {frozen}"
-    return "silently wrong", reason
+    return "silently wrong", "differs from every masked original"
 
 
 def removed(before: nn.Module, after: nn.Module) -> float:
@@ -131,20 +131,21 @@ def _equal(reference: list[Tensor], found: list[Tensor]) -> bool:
     return True
 
 
-def _zeroed_outputs(model: nn.Module, example: Any, kept: Kept) -> list[Tensor]:
+def _zeroed(model: nn.Module, kept: Kept) -> nn.Module:
     zeroed = copy.deepcopy(model)
     with torch.no_grad():
         for name, tensor in zeroed.named_parameters(remove_duplicate=False):
             for dim in range(tensor.ndim):
                 if (name, dim) in kept:
                     tensor.index_fill_(dim, _gone(kept[name, dim], tensor.shape[dim]), 0)
-    return outputs(forward(zeroed, example))
+    return zeroed
 
 
-def _masked_outputs(tracing: Tracing, kept: Kept) -> list[Tensor]:
-    gone = _gone_ids(tracing, kept)
-    with unchanged(tracing.model):
-        return outputs(tracing.run(_Masked(tracing.model, tracing, gone)))
+def _masked_outputs(tracing: Tracing, model: nn.Module, gone: Tensor) -> list[Tensor]:
+    flow = Masked(model, tracing.flow, gone)
+    flow.watch_inputs(tracing.example)
+    with unchanged(model), flow:
+        return outputs(forward(model, tracing.example))
 
 
 def _rescaled(before: nn.Module, after: nn.Module) -> nn.Module:
@@ -159,10 +160,11 @@ def _rescaled(before: nn.Module, after: nn.Module) -> nn.Module:
     return after
 
 
-def _frozen_but_removed(tracing: Tracing, kept: Kept) -> str:
+def _frozen(tracing: Tracing, gone: Tensor) -> str:
+    """Why obc would leave some of it."""
     classes = tracing.classes
-    why = classes.why[classes.of[_gone_ids(tracing, kept)]]
-    return "; ".join(sorted({classes.reasons[c].text for c in set(why[why >= 0].tolist())}))
+    why = set(classes.why[classes.of[gone]].tolist()) - {-1}
+    return "; ".join(sorted({classes.reasons[c].text for c in why}))
 
 
 def _gone_ids(tracing: Tracing, kept: Kept) -> Tensor:

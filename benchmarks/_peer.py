@@ -9,7 +9,7 @@ import torch
 import torch_pruning  # type: ignore[import-untyped]
 from torch import nn
 
-from obc.trace.tracer import outputs
+from obc.trace.running import outputs
 
 ROOTS = (nn.modules.conv._ConvNd, nn.Linear)
 

@@ -23,9 +23,9 @@ VERIFY_ALONE = {
     "channel_norm_by_hand": "mean and variance over channels, as functions",
 }
 # A filter is divided by its own length or spread, and a masked one would be 0 / 0.
-NORMED_WEIGHTS = {"weight_norm", "weight_standardized", "timm_nf_resnet26"}
-# Every reshape in them names a number, or every pair of channels has an input of its own.
-NOTHING_TO_PRUNE = {"view_literal", "outer_product"}
+NORMED_WEIGHTS = {"weight_norm", "weight_standardized"}
+# A number in a reshape, an input for every pair of channels, every filter normed over its inputs.
+NOTHING_TO_PRUNE = {"view_literal", "outer_product", "timm_nf_resnet26"}
 
 
 ZOO = [c for c in CASES if not c.tags.isdisjoint(("torchvision", "timm"))]

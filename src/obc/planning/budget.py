@@ -11,7 +11,7 @@ from torch.utils.flop_counter import flop_registry
 
 from obc.trace.layers import unchanged
 from obc.trace.modules import ModuleStack
-from obc.trace.tracer import forward
+from obc.trace.running import forward
 
 
 @dataclass(frozen=True)
@@ -43,10 +43,9 @@ def cost(model: nn.Module, example: Any) -> Cost:
     counter = _Counter(model)
     with unchanged(model), counter:
         forward(model, example)
-    own = {
-        name: sum(p.numel() for p in m.parameters(recurse=False))
-        for name, m in model.named_modules()
-    }
+    own = {name: 0 for name, _ in model.named_modules()}
+    for name, p in model.named_parameters():  # a shared parameter counts where it is first
+        own[name.rpartition(".")[0]] += p.numel()
     layers = {
         name: LayerCost(counter.macs.get(name, 0), own[name])
         for name in own
@@ -87,5 +86,8 @@ def _macs(func: Any, args: Any, kwargs: Any, out: Any) -> int:
         query, key, value = args[:3]
         rows: int = query[..., 0].numel()
         return rows * int(key.shape[-2]) * int(query.shape[-1] + value.shape[-1])
+    if func._schema.name == "aten::mkldnn_rnn_layer":
+        steps: int = args[0][..., 0].numel()
+        return steps * int(args[1].numel() + args[2].numel())
     formula = flop_registry.get(func.overloadpacket)
     return int(formula(*args, **kwargs, out_val=out)) // 2 if formula is not None else 0

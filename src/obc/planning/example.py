@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -38,6 +39,46 @@ def _describe_tensor(x: Tensor) -> dict[str, Any]:
         else:
             found["low"], found["high"] = int(x.min()), int(x.max())
     return found
+
+
+_DTYPES = {
+    *("float32", "float64", "float16", "bfloat16", "complex64", "complex128", "bool"),
+    *("uint8", "int8", "int16", "int32", "int64"),
+}
+
+
+def check_description(node: Any) -> None:
+    """Refuse anything that `describe` would not have written."""
+    if not isinstance(node, dict) or not node:
+        raise ValueError("an example is described by a dictionary")
+    (kind, value), *_ = node.items()
+    if kind == "tensor":
+        _check_tensor(node)
+    elif len(node) != 1 or kind not in ("dict", "tuple", "list", "value"):
+        raise ValueError(f"an example holds no '{kind}'")
+    elif kind == "value":
+        if not (value is None or isinstance(value, (bool, int, float, str))):
+            raise ValueError("a plain value of an example is a number, a text or nothing")
+    elif not isinstance(value, dict if kind == "dict" else list):
+        raise ValueError(f"'{kind}' of an example has another form")
+    else:
+        for part in value.values() if isinstance(value, dict) else value:
+            check_description(part)
+
+
+def _check_tensor(node: dict[str, Any]) -> None:
+    shape, values = node["tensor"], node.get("values")
+    if not isinstance(shape, list) or not all(type(n) is int and n >= 0 for n in shape):
+        raise ValueError("a tensor's shape is a list of whole numbers")
+    extra = node.keys() - {"tensor", "dtype", "values", "low", "high"}
+    if node.get("dtype") not in _DTYPES or extra:
+        raise ValueError("a tensor is described by its shape, dtype and values")
+    if values is not None:
+        numbers = isinstance(values, list) and all(isinstance(v, int) for v in values)
+        if not numbers or len(values) != math.prod(shape):
+            raise ValueError("a tensor has as many values as its shape says")
+    if not all(isinstance(node.get(key, 0), int) for key in ("low", "high")):
+        raise ValueError("a tensor's range is given by whole numbers")
 
 
 def rebuild(spec: Any, device: torch.device, dtype: torch.dtype) -> Any:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from torch import Tensor, nn
 
 from obc.errors import ObcError, closest
-from obc.planning.example import describe
+from obc.planning.example import check_description, describe
 from obc.trace.sites import Sites, shapes_of
 
 
@@ -51,18 +51,25 @@ class Plan(BaseModel):
     shapes: dict[str, list[int]]
     example: dict[str, Any] | None = None
 
+    @field_validator("example")
+    @classmethod
+    def _known_example(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
+        if value is not None:
+            check_description(value)
+        return value
+
     @classmethod
     def from_kept(cls, sites: Sites, kept: Mapping[str, Sequence[int] | Tensor]) -> Plan:
         """Keep these channels of each named site; sites that are not named keep all of theirs."""
         chosen = {}
         for name, indices in kept.items():
             site = sites[name]
-            values = [int(i) for i in indices]
             try:
-                _check_kept(sorted(values), site.size)
+                values = sorted(_channels(indices))
+                _check_kept(values, site.size)
             except ValueError as error:
                 raise ObcError(f"site '{name}': {error}") from None
-            chosen[name] = SitePlan(size=site.size, kept=sorted(values))
+            chosen[name] = SitePlan(size=site.size, kept=values)
         return cls(
             sites=chosen,
             shapes={n: list(s) for n, s in sites.shapes.items()},
@@ -94,17 +101,16 @@ class Plan(BaseModel):
         """Write the plan as JSON, aside first, so that no half-written file is ever seen."""
         target = Path(path)
         text = json.dumps(self.model_dump(), indent=1)
-        with tempfile.NamedTemporaryFile(
-            "w", dir=target.parent, prefix=target.name, delete=False, encoding="utf-8"
-        ) as aside:
-            try:
-                aside.write(text)
-                aside.flush()
-                os.fsync(aside.fileno())
-            except BaseException:
-                Path(aside.name).unlink()
-                raise
-        os.replace(aside.name, target)
+        handle, aside = tempfile.mkstemp(dir=target.parent, prefix=target.name)
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(aside, target)
+        except BaseException:
+            Path(aside).unlink()
+            raise
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Plan:
@@ -113,12 +119,26 @@ class Plan(BaseModel):
             return cls.model_validate_json(Path(path).read_bytes())
         except FileNotFoundError:
             raise ObcError(f"no plan at {path}") from None
+        except OSError as error:
+            raise ObcError(f"{path} cannot be read: {error}") from None
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(str(part) for part in first["loc"]) or "the file"
             raise ObcError(
                 f"{path} is not a plan this version reads: {where}: {first['msg']}"
             ) from None
+
+
+def _channels(indices: Any) -> list[int]:
+    """Whole numbers from a list, a range or a vector."""
+    values = indices.tolist() if isinstance(indices, Tensor) else indices
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        raise ValueError(f"kept channels must be a list of whole numbers, not {indices!r}")
+    found = list(values)
+    for value in found:
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise ValueError(f"kept channels must be whole numbers, not {value!r}")
+    return found
 
 
 def _check_kept(kept: Sequence[int], size: int) -> None:

@@ -11,11 +11,13 @@ from obc.errors import ObcError
 from obc.planning.example import rebuild
 from obc.planning.plan import Plan
 from obc.surgery.optimizer import carry_over, check_state
-from obc.surgery.verify import difference, masked_outputs
+from obc.surgery.verify import masked_outputs
 from obc.trace.layers import Snapshot, unchanged
+from obc.trace.masked import difference
 from obc.trace.narrow import kept_positions, narrow, take
+from obc.trace.running import forward, outputs
 from obc.trace.sites import Sites
-from obc.trace.tracer import Tracing, forward, outputs
+from obc.trace.tracer import Tracing
 
 
 def apply(
@@ -71,11 +73,12 @@ def sliced(tensor: Tensor, kept: dict[int, Tensor]) -> Tensor:
     new.__dict__.update(tensor.__dict__)
     if tensor.grad is not None:
         new.grad = take(tensor.grad, kept)
+    new.requires_grad_()  # a frozen parameter may have hooks too, but takes none while frozen
     for hook in (tensor._backward_hooks or {}).values():
         new.register_hook(hook)
     for hook in (tensor._post_accumulate_grad_hooks or {}).values():
         new.register_post_accumulate_grad_hook(hook)
-    return new
+    return new.requires_grad_(tensor.requires_grad)
 
 
 def _own_example(model: nn.Module, plan: Plan) -> Any:

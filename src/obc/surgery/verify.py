@@ -1,8 +1,4 @@
-"""The proof: a pruned model computes what the original does with the removed channels masked.
-
-Masked means: no layer reads a removed channel, and where an operator mixes channels without
-weights (the mean of a LayerNorm, a softmax, a product of activations) it mixes the kept ones.
-"""
+"""The proof: a pruned model computes what the original does with the removed channels masked."""
 
 from __future__ import annotations
 
@@ -12,18 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from obc.errors import ObcError
 from obc.planning.plan import Plan
-from obc.trace.flow import Call, Flow
 from obc.trace.layers import unchanged
-from obc.trace.tracer import Tracing, forward, outputs
-
-_MIXING = {
-    *("mm", "bmm", "addmm", "baddbmm", "_softmax", "_log_softmax", "_safe_softmax"),
-    *("mean", "sum", "amax", "amin", "max", "min", "var", "std", "var_mean", "std_mean"),
-    *("linalg_vector_norm", "norm", "logsumexp", "prod", "nansum"),
-    *("native_layer_norm", "native_group_norm", "_fused_rms_norm"),
-}
+from obc.trace.masked import Masked, difference
+from obc.trace.running import forward, outputs
+from obc.trace.tracer import Tracing
 
 
 def verify(before: nn.Module, after: nn.Module, plan: Plan, example: Any) -> float:
@@ -41,33 +30,9 @@ def verify(before: nn.Module, after: nn.Module, plan: Plan, example: Any) -> flo
 def masked_outputs(tracing: Tracing, kept: Mapping[str, Sequence[int]]) -> list[Tensor]:
     """What the original model puts out with all but the kept channels masked."""
     model = tracing.model
-    flow = _Masked(model, tracing, removed_ids(tracing, kept))
+    flow = Masked(model, tracing.flow, removed_ids(tracing, kept))
     with unchanged(model):
         return outputs(tracing.run(flow))
-
-
-def difference(reference: list[Tensor], found: list[Tensor]) -> float:
-    """The largest relative error over all outputs; an error if it is more than rounding."""
-    if [t.shape for t in reference] != [t.shape for t in found]:
-        raise ObcError(
-            f"the pruned model puts out {[tuple(t.shape) for t in found]} "
-            f"instead of {[tuple(t.shape) for t in reference]}"
-        )
-    worst = 0.0
-    for a, b in zip(reference, found, strict=True):
-        if a.is_meta or not a.is_floating_point() or not a.numel():
-            continue
-        limit = torch.finfo(a.dtype).eps ** 0.5
-        fine = torch.isfinite(a)
-        error = (
-            float((a - b)[fine].abs().max() / a[fine].abs().max().clamp_min(1e-30))
-            if fine.any()
-            else 0.0
-        )
-        if not error <= limit or not torch.equal(fine, torch.isfinite(b)):
-            raise ObcError(f"the pruned model differs from the masked original by {error:.2g}")
-        worst = max(worst, error)
-    return worst
 
 
 def removed_ids(tracing: Tracing, kept: Mapping[str, Sequence[int]]) -> Tensor:
@@ -84,101 +49,3 @@ def removed_ids(tracing: Tracing, kept: Mapping[str, Sequence[int]]) -> Tensor:
         assert ids is not None
         gone[of[ids[member.index[mask].reshape(-1)]]] = True
     return gone[of]
-
-
-class _Masked(Flow):
-    """Runs the original so that removed channels are never read."""
-
-    def __init__(self, model: nn.Module, tracing: Tracing, gone: Tensor) -> None:
-        super().__init__(model, tracing.flow.find)
-        reads = torch.zeros_like(gone)
-        for ids in tracing.flow.ledger.roles["in"]:
-            reads[ids[ids >= 0]] = True
-        self._gone = gone
-        self._blank = gone & reads
-        self._cache: dict[int, Tensor] = {}
-
-    def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if func._schema.is_mutable:
-            return func(*args, **kwargs)
-        args, kwargs = torch.utils._pytree.tree_map_only(Tensor, self._masked, (args, kwargs))
-        return func(*args, **kwargs)
-
-    def _masked(self, tensor: Tensor) -> Tensor:
-        """A weight with nothing in it at the positions that would read a removed channel."""
-        leaf = self.leaves.get(id(tensor))
-        if leaf is None:
-            return tensor
-        if id(tensor) not in self._cache:
-            blank = tensor.detach()
-            for dim, ids in enumerate(leaf.dims):
-                if ids is not None and self._blank[ids].any():
-                    at = self._blank[ids].nonzero().reshape(-1).to(tensor.device)
-                    blank = blank.index_fill(dim, at, 0)
-            self._cache[id(tensor)] = blank
-        return self._cache[id(tensor)]
-
-    def record(self, call: Call, labels: Any) -> None:
-        name = call.func._schema.name.removeprefix("aten::")
-        if (
-            name in _MIXING
-            and call.origin == "data"
-            and any(self._gone[i].any() for i in _all_labels(call))
-        ):
-            many = isinstance(call.out, (tuple, list))
-            small = self._on_kept(call)
-            own = labels if many else [labels]  # outputs past these are statistics nobody reads
-            for full, part, ids in zip(_list(call.out), _list(small), own, strict=False):
-                full.copy_(self._grown(part, full, ids))
-        super().record(call, labels)
-
-    def _on_kept(self, call: Call) -> Any:
-        """The same operator on the kept channels alone."""
-        args = dict(call.args)
-        for name, value in args.items():
-            known = call.of(value)
-            if known is not None:
-                value = self._masked(value)
-                for dim, index in self._kept(known.labels).items():
-                    value = value.index_select(dim, index.to(value.device))
-                args[name] = value
-        if "normalized_shape" in args:
-            args["normalized_shape"] = args["input"].shape[-len(args["normalized_shape"]) :]
-        if "group" in args:
-            channels = self._kept(call.labels("input")).get(1)
-            if channels is not None:
-                per_group = args["C"] // args["group"]
-                args["C"], args["group"] = len(channels), len((channels // per_group).unique())
-        return call.func(**args)
-
-    def _kept(self, labels: Sequence[Tensor]) -> dict[int, Tensor]:
-        """Which indices of which dimension are left: removed ids always fill whole slices."""
-        left: dict[int, Tensor] = {}
-        for ids in labels:
-            gone = self._gone[ids.clamp_min(0)] & (ids >= 0)
-            if not gone.any():
-                continue
-            for dim in range(ids.ndim):
-                flat = gone.movedim(dim, 0).reshape(ids.shape[dim], -1)
-                if ids.shape[dim] > 1 and torch.equal(flat.all(1), flat.any(1)):
-                    left[dim] = (~flat.any(1)).nonzero().reshape(-1)
-                    break
-        return left
-
-    def _grown(self, part: Tensor, full: Tensor, labels: Sequence[Tensor]) -> Tensor:
-        """Put the result back among zeros."""
-        shape = list(part.shape)
-        for dim, index in self._kept(labels).items():
-            shape[dim] = full.shape[dim]
-            wide = part.new_zeros(shape)
-            part = wide.index_copy(dim, index.to(part.device), part)
-        return part
-
-
-def _all_labels(call: Call) -> list[Tensor]:
-    known = [call.of(t) for t in call.tensors()]
-    return [ids[ids >= 0] for k in known if k is not None for ids in k.labels]
-
-
-def _list(value: Any) -> list[Tensor]:
-    return [t for t in torch.utils._pytree.tree_leaves(value) if isinstance(t, Tensor)]

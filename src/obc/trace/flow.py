@@ -121,6 +121,8 @@ def any_between(flags: Tensor, starts: list[int], sizes: list[int]) -> list[bool
     >>> any_between(torch.tensor([False, True, False]), [0, 2], [2, 1])
     [True, False]
     """
+    if not starts:
+        return []
     sums = torch.cat([torch.zeros(1, dtype=torch.long), flags.cumsum(0)])
     first = torch.tensor(starts, dtype=torch.long)
     found: list[bool] = (sums[first + torch.tensor(sizes)] > sums[first]).tolist()
@@ -246,6 +248,8 @@ def freeze_all(call: Call, text: str) -> None:
         known = call.of(tensor)
         for ids in known.labels if known else ():
             call.ledger.freeze(ids, text, call.place)
+            if known is not None and known.weight:
+                call.ledger.mark("out", ids)  # so that the layer itself is listed
     for out in tensors_in(call.out if isinstance(call.out, (tuple, list)) else (call.out,)):
         if not any(out is t for t in call.tensors()):
             call.flow.set(out, Tracked())

@@ -158,6 +158,11 @@ def layer_norm(module: Any, kept: Kept) -> None:
     module.normalized_shape = tuple(module.weight.shape)
 
 
+@handler(nn.PReLU)
+def prelu(module: Any, kept: Kept) -> None:
+    module.num_parameters = module.weight.numel()
+
+
 @handler(nn.GroupNorm)
 def group_norm(module: Any, kept: Kept) -> None:
     rows = kept["weight", 0]

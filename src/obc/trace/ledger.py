@@ -61,7 +61,7 @@ class Ledger:
         self._ties: list[tuple[Tensor, Tensor, Place]] = []
         self.frozen: list[tuple[Tensor, Reason]] = []
         self.choices: list[Choice] = []
-        self._cuts: dict[tuple[int, int], tuple[Tensor, set[int], Place]] = {}
+        self._cuts: dict[tuple[object, ...], tuple[Tensor, int, set[int], Place]] = {}
         self.roles: dict[str, list[Tensor]] = {"out": [], "in": [], "head": [], "read": []}
 
     def fresh(self, count: int) -> Tensor:
@@ -87,11 +87,10 @@ class Ledger:
         left, right = (torch.cat(side) for side in zip(*flat, strict=True))
         fixed = (left < 0) | (right < 0)
         if fixed.any():
-            ends = torch.tensor([len(a) for a, _ in flat]).cumsum(0)
-            ids = torch.maximum(left, right)
-            for at in fixed.nonzero().reshape(-1).tolist():
-                place = self._ties[int(torch.searchsorted(ends, at, right=True))][2]
-                self.freeze(ids[at : at + 1], "meets channels that stay", place)
+            sizes = [len(a) for a, _ in flat]
+            parts = zip(torch.maximum(left, right).split(sizes), fixed.split(sizes), strict=True)
+            for (ids, stay), (_, _, place) in zip(parts, self._ties, strict=True):
+                self.freeze(ids[stay], "meets channels that stay", place)
         return left[~fixed], right[~fixed]
 
     def whole(self, ids: Tensor, axes: Sequence[int], place: Place) -> Tensor:
@@ -119,12 +118,12 @@ class Ledger:
         """Channels are cut apart here; all cuts of one tensor are looked at together."""
         inner = {e for e in edges if 0 < e < ids.shape[dim]}
         if inner:
-            key = (ids.data_ptr(), dim)
-            self._cuts.setdefault(key, (ids, set(), place))[1].update(inner)
+            key = (ids.data_ptr(), tuple(ids.shape), ids.stride(), dim)
+            self._cuts.setdefault(key, (ids, dim, set(), place))[2].update(inner)
 
     def settle_cuts(self) -> None:
         """What keeps cuts right: equal parts shrink alike, or all before the last cut stays."""
-        for (_, dim), (ids, edges, place) in self._cuts.items():
+        for ids, dim, edges, place in self._cuts.values():
             size, parts = ids.shape[dim], len(edges) + 1
             even = size % parts == 0 and sorted(edges) == list(
                 range(size // parts, size, size // parts)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import fnmatch
 import gc
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -19,13 +16,14 @@ from obc.trace.flow import Flow
 from obc.trace.layers import Snapshot
 from obc.trace.ledger import Place, Reason
 from obc.trace.rules import find
+from obc.trace.running import forward, outputs
 from obc.trace.sites import Sites, build
 from obc.trace.solve import Classes, base_classes, solve
 from obc.trace.trial import Trial
 
 
 def trace(
-    model: nn.Module, example: Any, *, ignore: Sequence[str] = (), heads: bool = True
+    model: nn.Module, example: Any, *, ignore: str | Sequence[str] = (), heads: bool = True
 ) -> Sites:
     """Find the sites of a model by running it once on a small example.
 
@@ -47,7 +45,8 @@ def trace(
     >>> print(sites.frozen[0])
     3 (4 channels): model output (the model)
     """
-    return Tracing(model, example, ignore, heads).sites
+    patterns = [ignore] if isinstance(ignore, str) else ignore
+    return Tracing(model, example, patterns, heads).sites
 
 
 class Tracing:
@@ -92,7 +91,7 @@ class Tracing:
             self.classes = solve(ledger, base, stay)
             self.sites = build(self.flow, self.classes, model, untouched, self.example)
             self.sites, bad = trial.failures(self.sites, self.classes)
-            if trial.other_ops and not steady:
+            if (trial.other_ops or not self.sites) and not steady:
                 self._check_steady()
                 steady = True
             if not bad:
@@ -186,68 +185,3 @@ class _Operators(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.names.append(func._schema.name)
         return func(*args, **(kwargs or {}))
-
-
-class _Yes(TorchDispatchMode):
-    """Tensors on the meta device have no values; a model that asks for one is told "yes", or 1.
-
-    Models ask whether a mask is all ones, a sequence not packed: the plain case is a yes.
-    """
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is not torch.ops.aten._local_scalar_dense.default or not args[0].is_meta:
-            return func(*args, **(kwargs or {}))
-        warnings.warn(
-            "the model asks for a value that a meta tensor does not have; took 1", stacklevel=2
-        )
-        return torch.ones((), dtype=args[0].dtype).item()
-
-
-def forward(model: nn.Module, example: Any) -> Any:
-    """Run a model on an example in eval mode, without gradients, leaving the random state alone."""
-    args, kwargs = arguments(example)
-    with quiet(model):
-        return model(*args, **kwargs)
-
-
-def arguments(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Positional and keyword arguments from what a user may pass as an example."""
-    if isinstance(example, Mapping):
-        return (), dict(example)
-    if isinstance(example, (tuple, list)):
-        return tuple(example), {}
-    return (example,), {}
-
-
-@contextmanager
-def quiet(model: nn.Module) -> Iterator[None]:
-    """Eval mode, no gradients, no fused attention, and the random state as before."""
-    modules = list(model.modules())
-    modes = [(m, m.training) for m in modules]
-    tensors = [p for m in modules for p in m._parameters.values() if p is not None]
-    fast = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    for module, _ in modes:
-        module.training = False
-    devices = {p.device for p in tensors if p.device.type not in ("cpu", "meta")}
-    answers = _Yes() if any(p.is_meta for p in tensors) else nullcontext()
-    try:
-        with torch.no_grad(), torch.random.fork_rng(devices=list(devices)), answers:
-            yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(fast)
-        for module, training in modes:
-            module.training = training
-
-
-def outputs(value: Any) -> list[Tensor]:
-    """The tensors a model returns, also in tuples, lists, dicts and dataclasses; no caches."""
-    if isinstance(value, Tensor):
-        return [value]
-    if isinstance(value, Mapping):
-        return [t for v in value.values() for t in outputs(v)]
-    if isinstance(value, (tuple, list)):
-        return [t for v in value for t in outputs(v)]
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return [t for f in dataclasses.fields(value) for t in outputs(getattr(value, f.name))]
-    return []

@@ -11,19 +11,26 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from obc.errors import ObcError
 from obc.trace.attributes import candidates
 from obc.trace.flow import Flow, any_between, labelled_dims, user_line
 from obc.trace.layers import Snapshot
 from obc.trace.ledger import Place, Reason
+from obc.trace.masked import Masked, difference
 from obc.trace.narrow import narrow, take
+from obc.trace.running import outputs
 from obc.trace.sites import Site, Sites
 from obc.trace.solve import Classes, base_classes
 
-Run = Callable[[Flow], object]
+Positions = dict[tuple[str, int], Tensor]
+Run = Callable[[Flow], Any]
+How = Callable[[Tensor, dict[int, Tensor]], Tensor]
+Check = Callable[[Flow, Positions, list[Tensor]], "Failure | None"]
 
 
 @dataclass
@@ -73,23 +80,23 @@ class Trial:
 
     def attempt(self, sites: list[Site]) -> Failure | None:
         """Narrow these sites; None when all went as the trace says."""
-        # A site of two channels has no narrower form that still is one, so only errors count there.
         wide = [s for s in sites if s.size > 2]
         tight = [s for s in sites if s.size == 2]
-        failure = self._attempt(wide, compare=True) if wide else None
+        failure = self._attempt(wide, self._compare, hollow) if wide else None
         if failure is None and tight:
-            failure = self._attempt(tight, compare=False)
+            # Of two channels one is left, and ids show no more what goes with it; numbers do.
+            failure = self._attempt(tight, self._compute, full)
         return failure
 
-    def _attempt(self, sites: list[Site], compare: bool) -> Failure | None:
+    def _attempt(self, sites: list[Site], compare: Check, how: How) -> Failure | None:
         # About a third goes, at even distances: one channel less can pass where two do not.
         units = {s.name: [c for c in range(s.size) if c % 3 != 1] for s in sites}
         kept = self._kept(sites, units)
         again = Flow(self.model, self.flow.find)
         try:
-            narrow(self.model, sites, units, hollow, kept)
+            narrow(self.model, sites, units, how, kept)
             again = Flow(self.model, self.flow.find)
-            self.run(again)
+            found = outputs(self.run(again))
         except Exception as error:
             self.other_ops = True
             last = (again.steps or self.flow.steps)[-1].place
@@ -98,18 +105,16 @@ class Trial:
         finally:
             self.before.restore()
         self.other_ops |= again.ops != self.flow.ops
-        return self._compare(again, kept) if compare else None
+        return compare(again, kept, found)
 
-    def _kept(
-        self, sites: list[Site], units: dict[str, list[int]]
-    ) -> dict[tuple[str, int], Tensor]:
+    def _kept(self, sites: list[Site], units: dict[str, list[int]]) -> Positions:
         """Positions that are left, read off the ids: all members of all sites at once."""
         gone = torch.zeros(self.flow.ledger.size, dtype=torch.bool)
         for site in sites:
             mask = torch.ones(site.size, dtype=torch.bool)
             mask[units[site.name]] = False
             gone[self.classes.of[self._ids(site)[mask]]] = True
-        gone = gone[self.classes.of]
+        gone = self.gone = gone[self.classes.of]
         dims = labelled_dims(self.flow.leaves.values())
         starts, sizes = [start for *_, start in dims], [len(ids) for _, _, ids, _ in dims]
         return {
@@ -127,7 +132,18 @@ class Trial:
         assert ids is not None
         return ids[member.index[:, 0]]
 
-    def _compare(self, again: Flow, kept: dict[tuple[str, int], Tensor]) -> Failure | None:
+    def _compute(self, again: Flow, kept: Positions, found: list[Tensor]) -> Failure | None:
+        """The narrower model must put out what the masked one does."""
+        masked = Masked(self.model, self.flow, self.gone)
+        try:
+            difference(outputs(self.run(masked)), found)
+        except ObcError as error:
+            return Failure(self._met(self.gone.nonzero().reshape(-1)), str(error))
+        finally:
+            self.before.restore()
+        return None
+
+    def _compare(self, again: Flow, kept: Positions, found: list[Tensor]) -> Failure | None:
         """Both runs must tie the same positions of the same parameters."""
         other = base_classes(again.ledger)
         theirs = {leaf.name: leaf for leaf in again.leaves.values()}
@@ -192,6 +208,12 @@ class Trial:
                 if self.attempt([*fine, *patched]) is None:
                     return patched
         return None
+
+
+def full(tensor: Tensor, kept: dict[int, Tensor]) -> Tensor:
+    """A cut tensor with its values."""
+    part = take(tensor, kept)
+    return nn.Parameter(part, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else part
 
 
 def hollow(tensor: Tensor, kept: dict[int, Tensor]) -> Tensor:

@@ -43,6 +43,12 @@ def added_to_one(m: Any, x: Tensor) -> Tensor:
     return torch.cat([x[:, :1] + x[:, 3:4], x[:, 1:]], 1)
 
 
+def shuffled_and_swapped(m: Any, x: Tensor) -> Tensor:
+    """Both leave but two units, and a shuffle of one unit is another shuffle."""
+    shuffled = x.unflatten(1, (4, -1)).transpose(1, 2).flatten(1)
+    return torch.cat([shuffled, *x.chunk(2, 1)[::-1]], 1)
+
+
 def overwritten(m: Any, x: Tensor) -> Tensor:
     y = x.clone()
     y[:, 2] = 1.5
@@ -76,6 +82,8 @@ NETS: dict[str, Callable[[], nn.Module]] = {
     "padded before": lambda: net(lambda m, x: F.pad(x, (2, 0)), read=8),
     "folded": lambda: net(lambda m, x: x.view(-1, 2, 3).amax(1), read=3),
     "folded, following": lambda: net(lambda m, x: x.view(len(x), 2, -1).amax(1), read=3),
+    "shuffled": lambda: net(lambda m, x: x.unflatten(1, (2, -1)).mT.flatten(1), 8),
+    "shuffled and swapped": lambda: net(shuffled_and_swapped, 8, 16),
     "sorted": lambda: net(lambda m, x: x.sort(1).values),
     "gathered": lambda: net(lambda m, x: x.gather(1, torch.tensor([[5, 0]] * 4)), read=2),
     "repeated": lambda: net(lambda m, x: x.repeat(1, 2), read=12),

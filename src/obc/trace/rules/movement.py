@@ -23,12 +23,24 @@ def move(call: Call, by: Callable[[Tensor], Any], name: str = "self") -> Any:
 
 
 @rule(
-    *("t", "transpose", "permute", "movedim", "unsqueeze", "squeeze", "expand", "flip", "roll"),
+    *("t", "transpose", "permute", "movedim", "unsqueeze", "squeeze", "expand", "flip"),
     *("repeat", "diagonal", "view_as_real", "unfold", "pixel_shuffle", "pixel_unshuffle"),
 )
 def same_call(call: Call) -> Any:
     rest = {n: v for n, v in call.args.items() if n != "self"}
     return move(call, lambda ids: call.func(ids, **rest))
+
+
+@rule("roll")
+def roll(call: Call) -> Any:
+    """Shifts are literal: what is rolled over the edge is not the same in a narrower tensor."""
+    dims = [d % call["self"].ndim for d in call["dims"]] or list(range(call["self"].ndim))
+    for ids in call.labels("self"):
+        if any(ids.shape[d] > 1 for d in dims):
+            others = [d for d in varying(ids) if d not in dims]
+            options = [Option(ties=slabs(ids, d)) for d in others]
+            call.ledger.choose(call.place, "rolled by a fixed distance", ids, options)
+    return same_call(call)
 
 
 @rule("tril", "triu")
@@ -136,6 +148,8 @@ def slice_(call: Call) -> Any:
     for ids in call.labels("self"):
         if step > 1 and ids.shape[dim] > 1:
             _stepped(call, ids, dim, step)
+        elif ids.shape[dim] > 1 and end - start == 1:
+            _picked(call, ids, dim, start)
         else:
             call.ledger.cut(ids, dim, [start, end], call.place)
     return move(call, lambda ids: ids[(slice(None),) * dim + (slice(start, end, step),)])
@@ -165,15 +179,19 @@ def select(call: Call) -> Any:
     dim = call["dim"] % call["self"].ndim
     for ids in call.labels("self"):
         if ids.shape[dim] > 1:
-            others = [d for d in varying(ids) if d != dim]
-            options = [Option(ties=slabs(ids, d)) for d in others]
-            if call["index"] is not None:
-                picked = range(call["self"].shape[dim])[call["index"]]
-                options.append(Option(freeze=(ids.narrow(dim, 0, picked + 1),)))
-            call.ledger.choose(call.place, "single channels are picked out", ids, options)
+            index = call["index"]
+            _picked(call, ids, dim, ids.shape[dim] - 1 if index is None else index)
     if call.func._schema.name == "aten::unbind":
         return move(call, lambda ids: ids.unbind(dim))
     return move(call, lambda ids: ids.select(dim, call["index"]))
+
+
+def _picked(call: Call, ids: Tensor, dim: int, index: int) -> None:
+    """A single channel is taken out by its position: it stays, and so does all before it."""
+    last = range(ids.shape[dim])[index]
+    options = [Option(ties=slabs(ids, d)) for d in varying(ids) if d != dim]
+    options.append(Option(freeze=(ids.narrow(dim, 0, last + 1),)))
+    call.ledger.choose(call.place, "single channels are picked out", ids, options)
 
 
 @rule("cat", "concat")
