@@ -76,7 +76,6 @@ def test_layers_know_their_new_sizes() -> None:
         ("group_norm_each", "conv1", "norm1", {"num_channels": 2, "num_groups": 2}),
         ("layer_norm", "stem", "norm1", {"normalized_shape": (2,)}),
         ("instance_norm", "conv1", "norm1", {"num_features": 2}),
-        ("instance_norm", "conv2", "norm2", {"num_features": 2}),
         ("prelu", "conv1", "act1", {"num_parameters": 2}),
         ("tied_embedding", "embedding", "embedding", {"embedding_dim": 2, "num_embeddings": 23}),
         ("mha", "attention", "attention", {"num_heads": 2, "head_dim": 3, "embed_dim": 12}),

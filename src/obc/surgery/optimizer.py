@@ -16,7 +16,7 @@ Positions = Mapping[tuple[str, int], Tensor]
 def check_state(model: nn.Module, optimizer: torch.optim.Optimizer, kept: Positions) -> None:
     """Refuse, before anything is cut, state shaped neither like its parameter nor a scalar."""
     if isinstance(optimizer, torch.optim.LBFGS):
-        raise ObcError("LBFGS keeps the past of all parameters together; start a new optimizer")
+        raise ObcError("the state of LBFGS cannot be sliced; start a new optimizer")
     names = {id(p): n for n, p in model.named_parameters()}
     cut_names = {name for name, _ in kept}
     held = {id(p) for group in optimizer.param_groups for p in group["params"]}

@@ -150,7 +150,7 @@ class Flow(TorchDispatchMode):
         self.find = find
         self.leaves: dict[int, Leaf] = {}
         self.steps: list[Step] = []
-        self.ops: list[str] = []
+        self.ops: list[tuple[str, ...]] = []  # operators and the parameters they used
         self.uses: dict[str, set[str]] = {}
         self._names = {id(t): n for n, t in named_tensors(model).items()}
         self._inputs: dict[int, Tensor] = {}
@@ -204,8 +204,9 @@ class Flow(TorchDispatchMode):
     ) -> Any:
         kwargs = kwargs or {}
         name = func._schema.name
-        self.ops.append(name)
-        every = [self.of(t) for t in tensors_in((*args, *kwargs.values()))]
+        tensors = tensors_in((*args, *kwargs.values()))
+        self.ops.append((name, *(self._names[id(t)] for t in tensors if id(t) in self._names)))
+        every = [self.of(t) for t in tensors]
         known = [k for k in every if k is not None]
         if not known:
             return func(*args, **kwargs)

@@ -173,6 +173,8 @@ def _dims(flow: Flow, model: nn.Module) -> list[_Dim]:
 
 def _group(dims: list[_Dim], of: Tensor, free: Tensor, heads: Tensor) -> tuple[list[Site], Tensor]:
     """Classes with the same counts in the same leaf dimensions make a site."""
+    if not dims:
+        return [], free
     sizes = torch.tensor([len(d.ids) for d in dims])
     rows = torch.repeat_interleave(torch.arange(len(dims)), sizes)
     where = torch.cat([torch.arange(n) for n in sizes.tolist()])

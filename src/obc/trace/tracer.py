@@ -12,9 +12,10 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from obc.errors import ObcError, closest
-from obc.trace.flow import Flow
+from obc.trace.flow import Flow, tensors_in
 from obc.trace.layers import Snapshot
 from obc.trace.ledger import Place, Reason
+from obc.trace.modules import named_tensors
 from obc.trace.rules import find
 from obc.trace.running import forward, outputs
 from obc.trace.sites import Sites, build
@@ -109,9 +110,9 @@ class Tracing:
     def _check_steady(self) -> None:
         """Two runs at full width must take the very same steps as the first."""
         for _ in range(2):
-            with _Operators() as watch:
+            with _Operators(self.model) as watch:
                 forward(self.model, self.example)
-            if self.flow.ops != watch.names:
+            if self.flow.ops != watch.ops:
                 raise ObcError("the model changes its graph from call to call; it cannot be traced")
 
     def run(self, flow: Flow) -> Any:
@@ -176,12 +177,15 @@ def _ignored(flow: Flow, model: nn.Module, patterns: Sequence[str]) -> list[tupl
 
 
 class _Operators(TorchDispatchMode):
-    """Names of the operators that run, to see whether the next run is the same."""
+    """Operators that run and parameters they use, to see whether another run is the same."""
 
-    def __init__(self) -> None:
+    def __init__(self, model: nn.Module) -> None:
         super().__init__()
-        self.names: list[str] = []
+        self.ops: list[tuple[str, ...]] = []
+        self._names = {id(t): n for n, t in named_tensors(model).items()}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.names.append(func._schema.name)
-        return func(*args, **(kwargs or {}))
+        kwargs = kwargs or {}
+        used = (self._names.get(id(t)) for t in tensors_in((*args, *kwargs.values())))
+        self.ops.append((func._schema.name, *(n for n in used if n)))
+        return func(*args, **kwargs)
