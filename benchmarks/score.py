@@ -12,6 +12,7 @@ from torch.nn import functional
 
 import obc
 from benchmarks._harness import peak_memory, race, save, show
+from obc.criteria.structure import parts_of
 from obc.models import resnet56, vgg19, vit_small
 
 BATCH = 128
@@ -43,13 +44,15 @@ def published(model: nn.Module, sites: obc.Sites, data: list[Any]) -> dict[str, 
         for name, p in model.named_parameters():
             rows[name].append(p.grad.detach().clone()[None])  # type: ignore[union-attr]
     jacobian = {n: torch.cat(r) for n, r in rows.items()}
-    weights = dict(model.named_parameters())
-    scores = {}
+    weights = {n: p.detach() for n, p in model.named_parameters()}
+    scores, count = {}, len(data)
     for site in sites:
         total = torch.zeros(site.size)
-        for m in site.members:
-            w = weights[m.name].detach().movedim(m.dim, 0).flatten(1)[m.index].flatten(1)
-            j = jacobian[m.name].movedim(m.dim + 1, 1).flatten(2)[:, m.index].flatten(2)
+        for part in parts_of(site):
+            w = part.rows(weights)
+            j = torch.stack(
+                [part.rows({n: r[i] for n, r in jacobian.items()}) for i in range(count)]
+            )
             total += torch.einsum("nsd,sd->ns", j, w).square().sum(0)
         scores[site.name] = total
     model.zero_grad()

@@ -164,7 +164,7 @@ def test_an_old_graph_does_not_break_the_next_backward() -> None:
             lambda m: torch.optim.Adafactor(m.parameters()),
             "cannot be sliced; start a new optimizer",
         ),
-        (lambda m: torch.optim.LBFGS(m.parameters()), "cannot be sliced; start a new optimizer"),
+        (lambda m: torch.optim.LBFGS(m.parameters()), "LBFGS .*start a new optimizer"),
         (lambda m: torch.optim.SGD(mlp().parameters()), "holds no parameter of this model"),
     ],
     ids=["adafactor", "lbfgs", "another model's"],

@@ -185,6 +185,7 @@ class Gatherer:
                 self.probe.copied.add(seen.layer)
             finally:
                 self.probe.release()
+                self.probe.starts.clear()  # or their activations would last into the next row
                 for name in slow:
                     self.model.get_parameter(name).requires_grad_(False)
 

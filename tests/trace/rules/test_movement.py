@@ -135,3 +135,19 @@ def test_cuts_of_a_view_are_not_those_of_what_it_views() -> None:
 
     layers = {n: nn.Linear(k, 3) for n, k in (("first", 1), ("rest", 3), ("most", 7))}
     obc.trace(Wrap(run, stem=nn.Linear(5, 8), **layers), torch.zeros(2, 5))
+
+
+@pytest.mark.parametrize(("width", "start"), [(8, 3), (6, 1), (6, 2), (9, 4)])
+def test_a_part_that_is_put_out_holds_where_it_starts(width: int, start: int) -> None:
+    """Fewer channels before it would shift what is put out."""
+
+    def run(m: Any, x: Tensor) -> tuple[Tensor, Tensor]:
+        y = m.stem(x)
+        return m.head(y), y[:, start:]
+
+    model = sensitive(Wrap(run, stem=nn.Linear(5, width), head=nn.Linear(width, 3)))
+    sites = obc.trace(model, floats(4, 5))
+    for kept in plans(sites):
+        plan = obc.Plan.from_kept(sites, kept)
+        obc.apply(copy.deepcopy(model), plan, example=floats(4, 5))
+    assert not sites
