@@ -58,6 +58,10 @@ def cost(model: nn.Module, example: Any) -> Cost:
 class _Counter(TorchDispatchMode):
     """Adds up what torch's own formulas say of each operator, by the module that called it."""
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.macs: dict[str, int] = {}

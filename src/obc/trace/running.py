@@ -51,6 +51,10 @@ class _Yes(TorchDispatchMode):
     Models ask whether a mask is all ones, a sequence not packed: the plain case is a yes.
     """
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is not torch.ops.aten._local_scalar_dense.default or not args[0].is_meta:
             return func(*args, **(kwargs or {}))

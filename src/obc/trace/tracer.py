@@ -179,6 +179,10 @@ def _ignored(flow: Flow, model: nn.Module, patterns: Sequence[str]) -> list[tupl
 class _Operators(TorchDispatchMode):
     """Operators that run and parameters they use, to see whether another run is the same."""
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.ops: list[tuple[str, ...]] = []
