@@ -36,6 +36,8 @@ except obc.ObcError as error:
     result = {"error": str(error)}
 with open(f"{folder}/{rank}.json", "w") as file:
     json.dump(result, file)
+distributed.barrier()  # a rank that leaves early would take the other's connection along
+distributed.destroy_process_group()
 """
 
 

@@ -75,7 +75,7 @@ class Tracing:
         model = self.model
         self.flow = Flow(model, find)
         try:
-            self.run(self.flow)
+            shapes = [t.shape for t in outputs(self.run(self.flow))]
         except Exception:
             self._check_example()
             raise
@@ -86,7 +86,7 @@ class Tracing:
         stay = [*self._untouched_stay(untouched), *_ignored(self.flow, model, ignore)]
         if not heads:
             stay += [(i, _reason("heads=False")) for i in ledger.roles["head"]]
-        trial = Trial(model, before, self.flow, base, self.run)
+        trial = Trial(model, before, self.flow, base, self.run, shapes)
         steady = False
         while True:
             self.classes = solve(ledger, base, stay)

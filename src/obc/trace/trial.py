@@ -45,9 +45,16 @@ class Trial:
     """Tries sites of one trace: the model, how to run it, and how ids flowed at full width."""
 
     def __init__(
-        self, model: nn.Module, before: Snapshot, flow: Flow, base: Tensor, run: Run
+        self,
+        model: nn.Module,
+        before: Snapshot,
+        flow: Flow,
+        base: Tensor,
+        run: Run,
+        shapes: list[torch.Size],
     ) -> None:
         self.model, self.before, self.flow, self.base, self.run = model, before, flow, base, run
+        self.shapes = shapes  # of what the model puts out, which never shrinks
         self.other_ops = False  # whether some run took other steps than the first
         self._leaves = {leaf.name: leaf for leaf in flow.leaves.values()}
 
@@ -105,6 +112,9 @@ class Trial:
         finally:
             self.before.restore()
         self.other_ops |= again.ops != self.flow.ops
+        if [t.shape for t in found] != self.shapes:
+            place = self._met(self.gone.nonzero().reshape(-1))
+            return Failure(place, "puts out other shapes when narrower")
         return compare(again, kept, found)
 
     def _kept(self, sites: list[Site], units: dict[str, list[int]]) -> Positions:

@@ -49,6 +49,12 @@ def shuffled_and_swapped(m: Any, x: Tensor) -> Tensor:
     return torch.cat([shuffled, *x.chunk(2, 1)[::-1]], 1)
 
 
+def chunked_and_cut(m: Any, x: Tensor) -> Tensor:
+    """A chunk rounds up: with one channel less its first part is as long as before."""
+    first, second = x.chunk(2, 1)
+    return torch.cat([first + m.side(second), second, x.narrow(1, 0, 4)], 1)
+
+
 def overwritten(m: Any, x: Tensor) -> Tensor:
     y = x.clone()
     y[:, 2] = 1.5
@@ -66,6 +72,7 @@ NETS: dict[str, Callable[[], nn.Module]] = {
     "one and the rest": lambda: net(lambda m, x: torch.cat([x[:, 1:], x[:, :1].tanh()], 1)),
     "half of a half": lambda: net(lambda m, x: x.chunk(2, 1)[0].chunk(2, 1)[1], 8, 2),
     "half, and a piece of it": lambda: net(lambda m, x: x[:, :4][:, :1], 8, 1),
+    "chunked, and cut": lambda: net(chunked_and_cut, 8, 12, side=nn.Linear(4, 4)),
     "split in three": lambda: net(lambda m, x: torch.cat(x.split([1, 2, 3], 1)[::-1], 1)),
     "rolled": lambda: net(lambda m, x: x.roll(1, 1)),
     "rolled by two": lambda: net(lambda m, x: x.roll(-2, 1)),
