@@ -16,7 +16,7 @@ setup: .venv/.installed  ## make .venv with everything the other targets need
 .venv/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	@echo "installing into .venv: takes a minute or two"
-	$(PIP_INSTALL) -e '.[dev,hf,demo]'
+	$(PIP_INSTALL) -e '.[dev,hf,demo,onnx]'
 	$(PIP_INSTALL) -e '.[vision]' || echo "no torchvision here: the tests that want it are skipped"
 	@touch $@
 

@@ -11,6 +11,7 @@ from obc.errors import ObcError
 from obc.planning.example import rebuild
 from obc.planning.plan import Plan
 from obc.surgery.optimizer import carry_over, check_state
+from obc.surgery.record import remember
 from obc.surgery.verify import masked_outputs
 from obc.trace.layers import Snapshot, unchanged
 from obc.trace.masked import difference
@@ -61,6 +62,7 @@ def apply(
         raise ObcError(f"{error}; {_culprits(tracing, plan)}; the model is as it was") from error
     if optimizer is not None:
         carry_over(model, optimizer, kept, new)
+    remember(model, plan)
     return model
 
 
