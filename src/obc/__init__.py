@@ -5,6 +5,8 @@ from obc.criteria.criterion import Criterion
 from obc.criteria.criterion import register as criterion
 from obc.criteria.score import score
 from obc.errors import ObcError
+from obc.files.loading import load
+from obc.files.saving import save
 from obc.planning.budget import Cost, cost
 from obc.planning.plan import Plan
 from obc.surgery.slicing import apply
@@ -27,6 +29,8 @@ __all__ = [
     "criterion",
     "handler",
     "jacobian_blocks",
+    "load",
+    "save",
     "score",
     "trace",
     "verify",

@@ -10,11 +10,12 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 from torch import Tensor, nn
 
 from obc.errors import ObcError, closest
 from obc.planning.example import check_description, describe
+from obc.planning.reading import parse, read_bytes
 from obc.trace.sites import Sites, shapes_of
 
 
@@ -115,18 +116,7 @@ class Plan(BaseModel):
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Plan:
         """Read a plan and check all of it."""
-        try:
-            return cls.model_validate_json(Path(path).read_bytes())
-        except FileNotFoundError:
-            raise ObcError(f"no plan at {path}") from None
-        except OSError as error:
-            raise ObcError(f"{path} cannot be read: {error}") from None
-        except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(str(part) for part in first["loc"]) or "the file"
-            raise ObcError(
-                f"{path} is not a plan this version reads: {where}: {first['msg']}"
-            ) from None
+        return parse(cls, read_bytes(path, "a plan"), path, "a plan")
 
 
 def _channels(indices: Any) -> list[int]:

@@ -1,0 +1,52 @@
+"""`obc.load`: build a pruned model from its original class and a folder, all of it checked."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from obc.errors import ObcError
+from obc.files.artifact import Artifact
+from obc.files.folder import TENSORS, find_plan
+from obc.files.tensors import check_file, check_model, fill, opened
+from obc.surgery.record import applied
+from obc.surgery.slicing import apply
+from obc.trace.layers import Snapshot
+
+
+def load(model: nn.Module | str, path: str | os.PathLike[str], *, example: Any = None) -> nn.Module:
+    """Cut a fresh model as the saved one was cut, give it the saved tensors, and return it.
+
+    `model` is of the original class and size, on any device or on none (meta), or a reference
+    such as "torchvision:resnet50". Nothing in the folder is run or unpickled; if anything in it is
+    not as it should be, the model stays as it was. `example` replaces that of the plans.
+    """
+    folder = Path(path)
+    if isinstance(model, str):
+        raise ObcError(f"references such as {model!r} are not resolved yet; build the model")
+    with opened(folder / TENSORS) as file:
+        artifact = find_plan(folder, (file.metadata() or {}).get("obc.plan"))
+        _check_fresh(model, artifact)
+        check_file(file, artifact)
+        before = Snapshot(model)
+        try:
+            for plan in artifact.plans:
+                apply(model, plan, example=example)
+            check_model(model, artifact)
+            fill(model, file)
+        except BaseException:
+            before.restore()
+            raise
+    return model
+
+
+def _check_fresh(model: nn.Module, artifact: Artifact) -> None:
+    if applied(model):
+        raise ObcError("this model was pruned before; load wants a fresh one of the original size")
+    if artifact.plans:
+        artifact.plans[0].check(model)
+    else:
+        check_model(model, artifact)
