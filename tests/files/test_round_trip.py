@@ -19,7 +19,7 @@ from tests.parameters import parameters
 from tests.untouched import untouched
 
 NAMES = ("gpt2", "llama_gqa_eager", "qwen3", "hf_vit", "film", "weight_norm", "qkv_chunk_literal")
-QUICK = [c for c in CASES if c.name in NAMES or "hand" in c.tags and {"must", "tied"} & c.tags]
+QUICK = [c for c in CASES if c.name in NAMES or ("hand" in c.tags and {"must", "tied"} & c.tags)]
 REST = [c for c in CASES if c not in QUICK]
 
 
@@ -280,9 +280,9 @@ def test_another_library_s_model_is_not_overwritten(tmp_path: Path) -> None:
 def test_other_models_are_refused_and_left_alone(fresh: Any, text: str, tmp_path: Path) -> None:
     obc.save(prune(mlp(), X), tmp_path)
     model = fresh()
-    with untouched(*([model] if isinstance(model, nn.Module) else [])):
-        with pytest.raises(obc.ObcError, match=text):
-            obc.load(model, tmp_path)
+    watched = [model] if isinstance(model, nn.Module) else []
+    with untouched(*watched), pytest.raises(obc.ObcError, match=text):
+        obc.load(model, tmp_path)
 
 
 def test_ties_must_be_the_same(tmp_path: Path) -> None:
@@ -306,5 +306,5 @@ def test_a_failure_at_the_very_end_leaves_the_model_alone(tmp_path: Path, monkey
 
     monkeypatch.setattr("obc.files.loading.check_model", fail)
     fresh = net.build()
-    with untouched(fresh), pytest.raises(obc.ObcError, match="^no$"):
+    with untouched(fresh), pytest.raises(obc.ObcError, match=r"^no$"):
         obc.load(fresh, tmp_path)

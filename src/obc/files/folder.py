@@ -13,7 +13,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 from obc.errors import ObcError
 from obc.files.artifact import Artifact, Beside
@@ -24,15 +24,30 @@ TENSORS, PLAN, ASIDE = "model.safetensors", "plan.json", ".saving"
 _WHAT = "an artifact"
 
 
-def find_plan(folder: Path, note: str | None) -> Artifact:
-    """The plan that goes with the tensors; `note` is the digest they carry."""
+@contextmanager
+def reading(folder: Path) -> Iterator[tuple[Any, Artifact]]:
+    """The tensors of a folder, not read yet, and the plan that goes with them."""
+    for last in (False, True):
+        with opened(folder / TENSORS) as file:
+            try:
+                artifact = _plan_of(folder, (file.metadata() or {}).get("obc.plan"))
+            except ObcError:
+                if last:
+                    raise
+                continue  # another process may have saved just now; a second look will be whole
+            yield file, artifact
+            return
+
+
+def _plan_of(folder: Path, note: str | None) -> Artifact:
+    """The plan with this digest."""
     if note is None:
         raise ObcError(f"{folder / TENSORS} was not written by obc.save")
-    for path in (folder / PLAN, folder / ASIDE / PLAN):
-        if path == folder / PLAN or path.exists():
-            content = read_bytes(path, _WHAT)
-            if hashlib.sha256(content).hexdigest() == note:
-                return parse(Artifact, content, path, _WHAT)
+    places = [p for p in (folder / PLAN, folder / ASIDE / PLAN) if p.exists()]
+    for path in places or [folder / PLAN]:
+        content = read_bytes(path, _WHAT)
+        if hashlib.sha256(content).hexdigest() == note:
+            return parse(Artifact, content, path, _WHAT)
     raise ObcError(
         f"{folder / PLAN} is not the one that {TENSORS} was saved with: "
         "it was changed, or belongs to another model"

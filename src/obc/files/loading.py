@@ -10,8 +10,8 @@ from torch import nn
 
 from obc.errors import ObcError
 from obc.files.artifact import Artifact
-from obc.files.folder import TENSORS, find_plan
-from obc.files.tensors import check_file, check_model, fill, opened
+from obc.files.folder import reading
+from obc.files.tensors import check_file, check_model, fill
 from obc.surgery.record import applied
 from obc.surgery.slicing import apply
 from obc.trace.layers import Snapshot
@@ -24,11 +24,9 @@ def load(model: nn.Module | str, path: str | os.PathLike[str], *, example: Any =
     such as "torchvision:resnet50". Nothing in the folder is run or unpickled; if anything in it is
     not as it should be, the model stays as it was. `example` replaces that of the plans.
     """
-    folder = Path(path)
     if isinstance(model, str):
         raise ObcError(f"references such as {model!r} are not resolved yet; build the model")
-    with opened(folder / TENSORS) as file:
-        artifact = find_plan(folder, (file.metadata() or {}).get("obc.plan"))
+    with reading(Path(path)) as (file, artifact):
         _check_fresh(model, artifact)
         check_file(file, artifact)
         before = Snapshot(model)

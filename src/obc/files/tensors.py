@@ -144,7 +144,7 @@ def opened(path: str | os.PathLike[str]) -> Iterator[Any]:
         raise ObcError(f"no model at {path}") from None
     except SafetensorError as error:
         raise ObcError(f"{path} is no safetensors file, or is not complete: {error}") from None
-    except OSError as error:
+    except (OSError, RuntimeError, MemoryError) as error:
         raise ObcError(f"{path} cannot be read: {error}") from None
     with file:
         yield file

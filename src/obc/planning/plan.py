@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import reprlib
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
@@ -92,7 +93,7 @@ class Plan(BaseModel):
             if list(shapes[name]) != shape:
                 raise ObcError(
                     f"the plan is for another model: '{name}' is {list(shapes[name])} here, "
-                    f"{shape} in the plan"
+                    f"{reprlib.repr(shape)} in the plan"
                 )
         extra = next((n for n in shapes if n not in self.shapes), None)
         if extra is not None:

@@ -28,7 +28,7 @@ def read_bytes(path: str | os.PathLike[str], what: str) -> bytes:
                 raise ObcError(f"{path} cannot be read: it is no regular file")
             if found.st_size > _LIMIT:
                 raise ObcError(f"{path} has {found.st_size} bytes; {what} has at most {_LIMIT}")
-            return file.read(_LIMIT)
+            return file.read(found.st_size)
     except FileNotFoundError:
         raise ObcError(f"no {what.partition(' ')[2]} at {path}") from None
     except (OSError, ValueError) as error:
