@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import os
+import warnings
 from pathlib import Path
 
-from torch import nn
+from torch import Tensor, nn
 
 from obc.errors import ObcError
 from obc.files.artifact import Artifact
 from obc.files.folder import PLAN, TENSORS, replacing
+from obc.files.hugging import check_pretrained, fitting_config, is_hugging, write_config
 from obc.files.tensors import check_storable, collect, stored, write
 from obc.planning.plan import Plan
 from obc.surgery.record import applied
@@ -20,7 +22,9 @@ from obc.trace.sites import shapes_of
 def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
     """Write a pruned model into a folder, from which `obc.load` builds it again.
 
-    Whatever happens on the way, the folder holds the artifact it held before or the new one.
+    Whatever happens on the way, the folder holds the artifact it held before or the new one. A
+    Hugging Face model whose widths are the same over layers gets its `config.json` too, so that
+    plain `from_pretrained` loads it; for others a warning says why not.
 
     >>> import tempfile, torch, obc
     >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
@@ -43,10 +47,38 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
         tensors=stored(tensors),
         ties=ties,
     )
-    text = artifact.text().encode()
+    note = None
     with replacing(Path(path)) as aside:
-        (aside / PLAN).write_bytes(text)
-        write(tensors, aside / TENSORS, hashlib.sha256(text).hexdigest())
+        if is_hugging(model):
+            note = _write_for_hugging(model, artifact, tensors, aside)
+        else:
+            _write(artifact, tensors, aside)
+    if note is not None:
+        warnings.warn(
+            f"{path} is for obc.load; from_pretrained cannot load this model: {note}", stacklevel=2
+        )
+
+
+def _write(artifact: Artifact, tensors: dict[str, Tensor], aside: Path) -> None:
+    text = artifact.text().encode()
+    (aside / PLAN).write_bytes(text)
+    write(tensors, aside / TENSORS, hashlib.sha256(text).hexdigest())
+
+
+def _write_for_hugging(
+    model: nn.Module, artifact: Artifact, tensors: dict[str, Tensor], aside: Path
+) -> str | None:
+    """The artifact with a configuration beside it, or without one and the reason why."""
+    try:
+        names = write_config(model, fitting_config(model), aside)
+        _write(artifact.model_copy(update={"beside": names}), tensors, aside)
+        check_pretrained(model, aside, artifact.plans)
+    except ObcError as reason:
+        for path in aside.iterdir():
+            path.unlink()
+        _write(artifact, tensors, aside)
+        return str(reason)
+    return None
 
 
 def _check_same(model: nn.Module, plan: Plan) -> None:
