@@ -12,6 +12,7 @@ from obc.surgery.verify import verify
 from obc.trace.layers import handler
 from obc.trace.sites import Frozen, Member, Site, Sites
 from obc.trace.tracer import trace
+from obc.tuning.recipe import Recipe
 
 __all__ = [
     "Cost",
@@ -20,6 +21,7 @@ __all__ = [
     "Member",
     "ObcError",
     "Plan",
+    "Recipe",
     "Site",
     "Sites",
     "apply",
