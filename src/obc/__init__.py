@@ -12,7 +12,9 @@ from obc.surgery.verify import verify
 from obc.trace.layers import handler
 from obc.trace.sites import Frozen, Member, Site, Sites
 from obc.trace.tracer import trace
+from obc.tuning.evaluate import evaluate
 from obc.tuning.recipe import Recipe
+from obc.tuning.trainer import finetune
 
 __all__ = [
     "Cost",
@@ -27,6 +29,8 @@ __all__ = [
     "apply",
     "cost",
     "criterion",
+    "evaluate",
+    "finetune",
     "handler",
     "jacobian_blocks",
     "score",

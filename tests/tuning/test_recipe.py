@@ -206,6 +206,7 @@ def test_every_shipped_recipe_loads_and_names_what_exists() -> None:
         ({"milestones": [8, 4]}, "milestones: must rise"),
         ({"milestones": [5, 10]}, "milestones: must lie below epochs = 10"),
         ({"milestones": [5], "schedule": "cosine"}, "only with schedule = 'multistep'"),
+        ({"milestones": [2], "warmup_epochs": 3}, "milestones: must lie above warmup_epochs = 3"),
         ({"warmup_epochs": 10}, "warmup_epochs: must lie below epochs"),
         ({"accumulate": 5}, "accumulate: must divide batch_size = 32"),
         ({"amp": "half"}, "amp: .*'no', 'fp16' or 'bf16'"),

@@ -84,6 +84,7 @@ class Images:
         world: int = 1,
         repeats: int = 1,
         change: Change | None = None,
+        device: torch.device | None = None,
     ) -> Iterator[Batch]:
         """The batches of one epoch from number `start`, shuffled by seed and epoch.
 
@@ -105,15 +106,23 @@ class Images:
             for n in range(start, count)
         ]
         for index, pixels in self._ahead(picks):
-            numbers = self.unit(pixels)
+            numbers = self.unit(pixels.to(device, non_blocking=True))
             numbers = change(numbers) if change is not None else numbers
-            yield Batch(self.normalised(numbers), self.labels[index])
+            yield Batch(self.normalised(numbers), self.labels[index].to(device))
 
-    def test(self, size: int = 256, *, rank: int = 0, world: int = 1) -> Iterator[Batch]:
+    def test(
+        self,
+        size: int = 256,
+        *,
+        rank: int = 0,
+        world: int = 1,
+        device: torch.device | None = None,
+    ) -> Iterator[Batch]:
         """All images in their order, or one process's share of them."""
         mine = torch.arange(rank, len(self), world)
         for index, pixels in self._ahead([(part, None) for part in mine.split(size)]):
-            yield Batch(self.normalised(self.unit(pixels)), self.labels[index])
+            numbers = self.unit(pixels.to(device, non_blocking=True))
+            yield Batch(self.normalised(numbers), self.labels[index].to(device))
 
     def _ahead(
         self, picks: Sequence[tuple[Tensor, torch.Generator | None]]

@@ -115,6 +115,8 @@ class Recipe(_Strict):
             raise ValueError(f"milestones: only with schedule = 'multistep', not '{self.schedule}'")
         if self.milestones and self.milestones[-1] >= self.epochs:
             raise ValueError(f"milestones: must lie below epochs = {self.epochs}")
+        if self.milestones and self.milestones[0] <= self.warmup_epochs:
+            raise ValueError(f"milestones: must lie above warmup_epochs = {self.warmup_epochs}")
         if self.warmup_epochs >= self.epochs:
             raise ValueError(f"warmup_epochs: must lie below epochs = {self.epochs}")
         if self.batch_size % self.accumulate:
