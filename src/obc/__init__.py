@@ -4,10 +4,12 @@ from obc.criteria.blocks import jacobian_blocks
 from obc.criteria.criterion import Criterion
 from obc.criteria.criterion import register as criterion
 from obc.criteria.score import score
+from obc.equivalent.apply import apply
+from obc.equivalent.groups import parameter_groups
+from obc.equivalent.merge import merge
 from obc.errors import ObcError
 from obc.planning.budget import Cost, cost
 from obc.planning.plan import Plan
-from obc.surgery.slicing import apply
 from obc.surgery.verify import verify
 from obc.trace.layers import handler
 from obc.trace.sites import Frozen, Member, Site, Sites
@@ -33,6 +35,8 @@ __all__ = [
     "finetune",
     "handler",
     "jacobian_blocks",
+    "merge",
+    "parameter_groups",
     "score",
     "trace",
     "verify",
