@@ -10,6 +10,8 @@ from obc.equivalent.merge import merge
 from obc.errors import ObcError
 from obc.planning.budget import Cost, cost
 from obc.planning.plan import Plan
+from obc.planning.search import plan
+from obc.planning.targets import Channels, Latency, MACs, Params
 from obc.surgery.verify import verify
 from obc.trace.layers import handler
 from obc.trace.sites import Frozen, Member, Site, Sites
@@ -19,11 +21,15 @@ from obc.tuning.recipe import Recipe
 from obc.tuning.trainer import finetune
 
 __all__ = [
+    "Channels",
     "Cost",
     "Criterion",
     "Frozen",
+    "Latency",
+    "MACs",
     "Member",
     "ObcError",
+    "Params",
     "Plan",
     "Recipe",
     "Site",
@@ -37,6 +43,7 @@ __all__ = [
     "jacobian_blocks",
     "merge",
     "parameter_groups",
+    "plan",
     "score",
     "trace",
     "verify",
