@@ -16,7 +16,7 @@ from obc.surgery.verify import verify
 from obc.trace.layers import handler
 from obc.trace.sites import Frozen, Member, Site, Sites
 from obc.trace.tracer import trace
-from obc.tuning.evaluate import evaluate
+from obc.tuning.evaluate import Score, evaluate
 from obc.tuning.recipe import Recipe
 from obc.tuning.trainer import finetune
 
@@ -32,6 +32,7 @@ __all__ = [
     "Params",
     "Plan",
     "Recipe",
+    "Score",
     "Site",
     "Sites",
     "apply",

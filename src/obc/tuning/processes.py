@@ -31,7 +31,9 @@ class Processes:
         except ValueError as error:
             raise ObcError(f"accelerate cannot start: {error}") from error
         a = self._accelerator
-        self.rank, self.world, self.device = a.process_index, a.num_processes, a.device
+        self.rank: int = a.process_index
+        self.world: int = a.num_processes
+        self.device: torch.device = a.device
         self.main: bool = a.is_main_process
         self.sharded = a.distributed_type == DistributedType.FSDP
 
@@ -106,8 +108,7 @@ class Processes:
         return value
 
     def mean(self, value: Tensor) -> float:
-        total: float = self.summed(value).item()
-        return total / self.world
+        return float(self.summed(value)) / self.world
 
     def broadcast(self, value: Tensor) -> None:
         """The first process's value, for all."""

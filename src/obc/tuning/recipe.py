@@ -34,7 +34,6 @@ class Prune(_Strict):
     batch_size: Count = 128
     step: Annotated[float, Field(gt=0, lt=1)] = 0.0025  # p: share of all channels per scoring
     ignore: list[str] = []
-    heads: bool = True
     equivalent: bool = True  # EP, or naive
 
 
