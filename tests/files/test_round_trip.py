@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import json
 import os
 import pickle
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +15,13 @@ import torch
 from torch import Tensor, nn
 
 import obc
+from obc.equivalent.attach import is_equivalent
+from obc.models import resnet20
+from obc.surgery.record import applied
 from tests.cases import CASES, Case, case
 from tests.files.kept import contents, prune, pruned, same_outputs
 from tests.parameters import parameters
+from tests.reference import random_kept
 from tests.untouched import untouched
 
 NAMES = ("gpt2", "llama_gqa_eager", "qwen3", "hf_vit", "film", "weight_norm", "qkv_chunk_literal")
@@ -189,6 +195,118 @@ def test_nothing_is_unpickled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert contents(obc.load(fresh, tmp_path)) == contents(model)
 
 
+# Equivalent pruning.
+
+EQUIVALENT = ["resnet20", "mobilenet_v2", "qkv_chunk", "tied_embedding", "flatten_7x7"]
+REST_EQUIVALENT = [c for c in CASES if c.name not in EQUIVALENT]
+
+
+@pytest.mark.parametrize("case", parameters(*(case(n) for n in EQUIVALENT)))
+def test_in_the_middle_of_equivalent_pruning(case: Case, tmp_path: Path) -> None:
+    check_equivalent(case, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", parameters(*REST_EQUIVALENT))
+def test_every_model_in_the_middle_of_equivalent_pruning(case: Case, tmp_path: Path) -> None:
+    check_equivalent(case, tmp_path)
+
+
+def check_equivalent(case: Case, folder: Path) -> None:
+    """Tuned a little, saved, loaded; tuned on alike; merged, saved and loaded again."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "sliced, without C and D")
+        model, example = case.model(), case.example()
+        sites = obc.trace(model, example)
+        plan = obc.Plan.from_kept(sites, random_kept(sites))
+        obc.apply(model, plan, example=example, equivalent=True)
+        nudge(model)
+        obc.save(model, folder)
+        loaded = obc.load(case.build(), folder)
+    assert contents(loaded) == contents(model)
+    assert same_outputs(loaded, model, example)
+    if not is_equivalent(model):  # nothing in it could have factors
+        return
+    for each in (model, loaded):
+        nudge(each)
+        obc.merge(each)
+    assert contents(loaded) == contents(model)
+    obc.save(loaded, folder)
+    assert contents(obc.load(case.build(), folder)) == contents(model)
+
+
+def nudge(model: nn.Module) -> None:
+    """Every parameter moves a little, each number in its own way, the same each time."""
+    generator = torch.Generator().manual_seed(7)
+    with torch.no_grad():
+        for p in model.parameters():
+            if p.is_floating_point():
+                p.add_(torch.randn(p.shape, generator=generator).to(p), alpha=1e-3)
+
+
+def test_tuned_on_after_loading(tmp_path: Path) -> None:
+    net = case("resnet20")
+    model, example = net.model(), net.example()
+    sites = obc.trace(model, example)
+    plan = obc.Plan.from_kept(sites, random_kept(sites))
+    obc.apply(model, plan, example=example, equivalent=True)
+    obc.save(model, tmp_path)
+    loaded = obc.load(net.build(), tmp_path)
+    for each in (model, loaded):
+        each.train()
+        optimizer = torch.optim.SGD(obc.parameter_groups(each, 0.1), momentum=0.9)
+        for _ in range(2):
+            each(example).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        obc.merge(each)
+    assert contents(loaded) == contents(model)
+
+
+def test_a_failed_load_takes_its_factors_back(tmp_path: Path, monkeypatch: Any) -> None:
+    model = mlp()
+    sites = obc.trace(model, X)
+    plan = obc.Plan.from_kept(sites, random_kept(sites))
+    obc.save(obc.apply(model, plan, equivalent=True), tmp_path)
+
+    def fail(*_: Any) -> None:
+        raise obc.ObcError("no")
+
+    monkeypatch.setattr("obc.files.loading.check_model", fail)
+    fresh = mlp()
+    with untouched(fresh), pytest.raises(obc.ObcError, match=r"^no$"):
+        obc.load(fresh, tmp_path)
+
+
+# By name.
+
+
+def test_references_are_resolved_and_kept(tmp_path: Path) -> None:
+    model = prune(resnet20(), torch.zeros(1, 3, 16, 16))
+    obc.save(model, tmp_path, reference="resnet20")
+    loaded = obc.load("resnet20", tmp_path)
+    assert contents(loaded) == contents(model)
+    obc.save(loaded, tmp_path / "again")
+    for folder in (tmp_path, tmp_path / "again"):
+        assert json.loads((folder / "plan.json").read_text())["model"] == "resnet20"
+    with pytest.raises(obc.ObcError, match=r"no model named 'resnet21'; did you mean 'resnet20'"):
+        obc.load("resnet21", tmp_path)
+
+
+def test_history_and_costs_are_kept(tmp_path: Path) -> None:
+    model, x = mlp(), torch.randn(8, 4)
+
+    def loss(model: nn.Module, batch: Tensor) -> Tensor:
+        found: Tensor = model(batch).square().mean()
+        return found
+
+    plan = obc.plan(model, X, [x, x + 1], loss, target="macs=2x")
+    obc.save(obc.apply(model, plan), tmp_path)
+    content = json.loads((tmp_path / "plan.json").read_text())["plans"][0]
+    assert content["history"] and content["before"]["macs"] > content["after"]["macs"]
+    assert applied(obc.load(mlp(), tmp_path)) == (plan,)
+
+
 # A loaded model goes on living.
 
 
@@ -274,7 +392,7 @@ def test_another_library_s_model_is_not_overwritten(tmp_path: Path) -> None:
     [
         (lambda: nn.Sequential(nn.Linear(4, 9)), "the plan is for another model"),
         (lambda: prune(mlp(), X), "was pruned before; load wants a fresh one"),
-        (lambda: "torchvision:resnet18", "resolve"),
+        (lambda: "resnet20", "the plan is for another model"),
     ],
 )
 def test_other_models_are_refused_and_left_alone(fresh: Any, text: str, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from obc.errors import ObcError
 from obc.planning.plan import Plan
 
 Count = Annotated[int, Field(ge=0)]
@@ -34,6 +35,7 @@ class Artifact(BaseModel):
     model: str | None = None
     kind: str
     plans: list[Plan]
+    equivalent: bool = False
     tensors: dict[str, Stored]
     ties: dict[str, str] = {}
     beside: list[Beside] = []
@@ -46,9 +48,14 @@ class Artifact(BaseModel):
         for before, after in zip(self.plans, self.plans[1:], strict=False):
             if before.shapes.keys() != after.shapes.keys():
                 raise ValueError("the plans are for different models")
+        if self.equivalent and not self.plans:
+            raise ValueError("an equivalent pruning has a plan")
         return self
 
     def text(self) -> str:
         """JSON with one line for each list of numbers."""
-        spread = json.dumps(self.model_dump(mode="json"), indent=1, allow_nan=False)
+        try:
+            spread = json.dumps(self.model_dump(), indent=1, allow_nan=False)
+        except ValueError:
+            raise ObcError("the model's plan holds a number that is not finite") from None
         return re.sub(r"\[\n[-\d,\s]+\]", lambda found: " ".join(found[0].split()), spread) + "\n"

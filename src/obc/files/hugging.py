@@ -69,8 +69,7 @@ def _built(model: Any, config: Any) -> Shapes:
         with torch.device("meta"), _quietly():
             return shapes_of(type(model)(copy.deepcopy(config)))
     except Exception as error:
-        text = (str(error).strip() or repr(error)).splitlines()[0]
-        raise ObcError(f"its configuration does not allow these widths ({text})") from None
+        raise ObcError(f"its configuration does not allow it: {_said(error)}") from None
 
 
 def _closer(model: Any, config: Any, now: Shapes, target: Shapes) -> Any:
@@ -104,10 +103,13 @@ def write_config(model: Any, config: Any, folder: Path) -> list[str]:
     """`config.json`, and what the model says about generating text; returns the files' names."""
     first = next((p.dtype for p in model.parameters() if p.is_floating_point()), None)
     config.dtype = first
-    config.save_pretrained(folder)
     settings = getattr(model, "generation_config", None)
-    if settings is not None and model.can_generate():
-        settings.save_pretrained(folder)
+    try:
+        config.save_pretrained(folder)
+        if settings is not None and model.can_generate():
+            settings.save_pretrained(folder)
+    except Exception as error:
+        raise ObcError(f"its configuration does not allow it: {_said(error)}") from None
     return sorted(path.name for path in folder.iterdir())
 
 
@@ -117,8 +119,7 @@ def check_pretrained(model: Any, folder: Path, plans: list[Plan]) -> None:
         with _quietly():
             twin = type(model).from_pretrained(folder, dtype="auto", local_files_only=True)
     except Exception as error:
-        text = (str(error).strip() or repr(error)).splitlines()[0]
-        raise ObcError(f"from_pretrained says: {text}") from None
+        raise ObcError(f"from_pretrained says: {_said(error)}") from None
     _same_tensors(model.state_dict(), twin.state_dict())
     if plans and plans[-1].example is not None:
         first = next(p for p in model.parameters() if p.is_floating_point())
@@ -126,6 +127,11 @@ def check_pretrained(model: Any, folder: Path, plans: list[Plan]) -> None:
         with unchanged(model):
             ours = outputs(forward(model, example))
         difference(ours, outputs(forward(twin.to(first.device), example)))
+
+
+def _said(error: Exception) -> str:
+    """The last line, where the cause stands."""
+    return (str(error).strip() or repr(error)).splitlines()[-1].strip()
 
 
 @contextmanager

@@ -4,27 +4,34 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import warnings
 from pathlib import Path
 
 from torch import Tensor, nn
 
+from obc.equivalent.attach import is_equivalent
 from obc.errors import ObcError
 from obc.files.artifact import Artifact
 from obc.files.folder import PLAN, TENSORS, replacing
 from obc.files.hugging import check_pretrained, fitting_config, is_hugging, write_config
+from obc.files.reference import reference as known_reference
 from obc.files.tensors import check_storable, collect, stored, write
 from obc.planning.plan import Plan
 from obc.surgery.record import applied
 from obc.trace.sites import shapes_of
 
+_FULL = re.compile(r"parametrizations\.(\w+)\.original$")
+_FACTOR = re.compile(r"parametrizations\.\w+\.0\.[CD]\.\d+\.")
 
-def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
+
+def save(model: nn.Module, path: str | os.PathLike[str], *, reference: str | None = None) -> None:
     """Write a pruned model into a folder, from which `obc.load` builds it again.
 
     Whatever happens on the way, the folder holds the artifact it held before or the new one. A
     Hugging Face model whose widths are the same over layers gets its `config.json` too, so that
-    plain `from_pretrained` loads it; for others a warning says why not.
+    plain `from_pretrained` loads it; for others a warning says why not. `reference` is the name
+    the model was built by, such as "torchvision:resnet50": it is written down for readers.
 
     >>> import tempfile, torch, obc
     >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
@@ -42,8 +49,10 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
     if plans:
         _check_same(model, plans[-1])
     artifact = Artifact(
+        model=reference or known_reference(model),
         kind=f"{type(model).__module__}.{type(model).__qualname__}",
         plans=plans,
+        equivalent=is_equivalent(model),
         tensors=stored(tensors),
         ties=ties,
     )
@@ -70,6 +79,8 @@ def _write_for_hugging(
 ) -> str | None:
     """The artifact with a configuration beside it, or without one and the reason why."""
     try:
+        if artifact.equivalent:
+            raise ObcError("its C and D are not merged yet")
         names = write_config(model, fitting_config(model), aside)
         _write(artifact.model_copy(update={"beside": names}), tensors, aside)
         check_pretrained(model, aside, artifact.plans)
@@ -83,7 +94,7 @@ def _write_for_hugging(
 
 def _check_same(model: nn.Module, plan: Plan) -> None:
     """What was added or enlarged after the last cut is in no plan, so it could not be rebuilt."""
-    shapes = shapes_of(model)
+    shapes = {_plain_name(n, plan): s for n, s in shapes_of(model).items() if not _FACTOR.search(n)}
     for name in sorted(shapes.keys() ^ plan.shapes.keys()):
         what = "came after" if name in shapes else "went after"
         raise ObcError(f"'{name}' {what} the last plan, so the model could not be built again")
@@ -94,3 +105,8 @@ def _check_same(model: nn.Module, plan: Plan) -> None:
                 f"'{name}' is {list(shape)} and was {before} before the last plan: it was changed "
                 "since, so the model could not be built again"
             )
+
+
+def _plain_name(name: str, plan: Plan) -> str:
+    """What a full weight was called before it got factors."""
+    return name if name in plan.shapes else _FULL.sub(r"\1", name)
