@@ -10,6 +10,7 @@ from torch.nn.utils import parametrize
 
 from obc.equivalent.factors import BiasFactors, Factors
 from obc.equivalent.layout import Layout
+from obc.surgery.slicing import sliced
 
 
 def attach(model: nn.Module, layout: Layout, full: Mapping[str, Tensor]) -> None:
@@ -28,6 +29,14 @@ def _register(model: nn.Module, name: str, full: Tensor, factors: Factors | Bias
     module._parameters[key] = full
     # Unsafe means: the tensor changes its shape.
     parametrize.register_parametrization(module, key, factors, unsafe=True)
+
+
+def like(full: Tensor, value: Tensor) -> nn.Parameter:
+    """A merged parameter with the type, the hooks and the attributes of the full one."""
+    new = sliced(full, {})
+    assert isinstance(new, nn.Parameter)
+    new.data, new.grad = value.detach().clone(), None
+    return new
 
 
 def is_equivalent(model: nn.Module) -> bool:

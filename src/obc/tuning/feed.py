@@ -93,13 +93,10 @@ def pairs(data: Any, rank: int, world: int, device: torch.device) -> Iterator[Ba
 
 
 def _moved(batch: Any, device: torch.device) -> Batch:
-    try:
-        inputs, labels = batch
-    except (TypeError, ValueError):
-        raise ObcError("each batch must be a pair of inputs and labels") from None
-    if not isinstance(inputs, Tensor) or not isinstance(labels, Tensor):
+    pair = isinstance(batch, (tuple, list)) and len(batch) == 2
+    if not pair or not all(isinstance(part, Tensor) for part in batch):
         raise ObcError("each batch must be a pair of tensors, inputs and labels")
-    return Batch(inputs.to(device), labels.to(device))
+    return Batch(*(part.to(device) for part in batch))
 
 
 def _length(batches: Any) -> int:
