@@ -19,7 +19,6 @@ def settings(rows: int) -> dict[str, dict[str, Any]]:
         f"{rows} fresh rows (paper)": {"rows": rows},
         f"carry=0.8: {rows // 5} fresh": {"rows": rows, "carry": 0.8},
         f"carry=0.9: {rows // 10} fresh": {"rows": rows, "carry": 0.9},
-        f"{rows // 5} fresh rows": {"rows": rows // 5},
         f"{rows // 10} fresh rows": {"rows": rows // 10},
     }
 
@@ -29,7 +28,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--rows", type=int, default=50)
     parser.add_argument("--batch", type=int, default=28)
-    parser.add_argument("--step", type=float, default=1 / 400)
+    parser.add_argument("--step", type=float, default=1 / 100)
     parser.add_argument("--epochs", type=int, default=8)
     parser.add_argument("--figure", type=Path)
     parser.add_argument("--data", choices=("digits", "cifar"), default="digits")

@@ -38,10 +38,18 @@ def test_a_shuffling_loader_gives_the_same_batches_for_the_same_seed() -> None:
     assert flat[:5] != flat[5:10], "each round has an order of its own"
 
 
-def test_a_stream_goes_on_where_another_stood() -> None:
-    whole = Stream(loader(), seed=1)
-    steps(whole, [3, 4])
-    again = Stream(loader(), seed=1)
+@pytest.mark.parametrize("own", [False, True], ids=["", "a generator of its own"])
+@pytest.mark.parametrize("before", [[3], [3, 4], [9], [5, 5]])
+def test_a_stream_goes_on_where_another_stood(own: bool, before: list[int]) -> None:
+    def fresh() -> Stream:
+        batches = loader()
+        if own:
+            generator = torch.Generator().manual_seed(7)
+            batches = DataLoader(list(range(20)), 4, shuffle=True, generator=generator)
+        return Stream(batches, seed=1)
+
+    whole, again = fresh(), fresh()
+    steps(whole, before)
     again.skip_to(whole.round, whole.offset)
     assert steps(whole, [3, 9, 2]) == steps(again, [3, 9, 2])
 
