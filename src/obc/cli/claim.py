@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,18 @@ from obc.errors import ObcError
 from obc.tuning.checkpoint import write_json
 
 FILE = "about.json"
+
+
+@contextmanager
+def claimed(folder: Path, facts: Mapping[str, Any]) -> Iterator[None]:
+    """Work in a folder; if an error comes before anything was done there, it is free again."""
+    claim(folder, facts)
+    try:
+        yield
+    except ObcError:
+        if not any(f.is_file() and f.name != FILE for f in folder.rglob("*")):
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
 
 
 def claim(folder: Path, facts: Mapping[str, Any]) -> None:

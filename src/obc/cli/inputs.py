@@ -6,10 +6,9 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import torch
-import typer
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
@@ -24,35 +23,6 @@ from obc.models import fitted, resolve
 from obc.planning.example import rebuild
 from obc.surgery.record import applied
 from obc.tuning.distill import logits_of
-
-Model = Annotated[
-    str,
-    typer.Argument(
-        metavar="MODEL",
-        help="A folder that obc wrote, or a name: resnet20, resnet20,width=8, "
-        "torchvision:resnet50, timm:…, hf:…, file.py:factory.",
-    ),
-]
-Weights = Annotated[
-    Path | None, typer.Option(help="A safetensors file with the model's weights.", metavar="FILE")
-]
-Pretrained = Annotated[bool, typer.Option("--pretrained", help="Take the library's own weights.")]
-DataName = Annotated[
-    str,
-    typer.Option(
-        "--data", metavar="NAME[:FOLDER]", help=f"Images: {', '.join(NAMES)}; all but digits: "
-        "with a folder, as cifar10:data/cifar10. folder:…,size=224 is one of your own."
-    ),
-]
-DataOrNone = Annotated[
-    str | None,
-    typer.Option("--data", metavar="NAME[:FOLDER]", help="Images to take the input's shape from."),
-]
-Shape = Annotated[
-    str | None,
-    typer.Option("--input", metavar="1x3x224x224", help="The shape of what the model takes."),
-]
-Seed = Annotated[int, typer.Option(help="Of everything that is drawn.", min=0)]
 
 _OPTION = re.compile(r",size=(\d+)$")
 

@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
-import typer
 from rich.table import Table
 
-from obc.cli.inputs import (
-    DataName,
-    DataOrNone,
-    Model,
-    Pretrained,
-    Shape,
-    Weights,
-    data_of,
-    example_of,
-    model_of,
-)
+from obc.cli.arguments import DataName, DataOrNone, Ignore, Model, Pretrained, Shape, Weights
+from obc.cli.inputs import data_of, example_of, model_of
 from obc.cli.measure import measured, models_table, plain
 from obc.cli.output import Output, Result
 from obc.files.reference import reference
@@ -34,9 +24,7 @@ def show(
     model: Model,
     data: DataOrNone = None,
     shape: Shape = None,
-    ignore: Annotated[
-        list[str] | None, typer.Option(help="A layer that keeps its channels, or a pattern.")
-    ] = None,
+    ignore: Ignore = None,
 ) -> Result:
     """Show which channels belong together, what can't be pruned and why, and what it costs.
 
@@ -142,4 +130,3 @@ def _costs_table(costs: Cost) -> Table:
         share = own.macs / max(costs.macs, 1)
         found.add_row(name or "(itself)", f"{own.macs:,}", f"{share:.1%}", f"{own.params:,}")
     return found
-

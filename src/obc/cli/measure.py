@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,8 @@ from rich.table import Table
 from torch import nn
 
 from obc.data import Images
+from obc.equivalent.attach import is_equivalent
+from obc.equivalent.merge import merge
 from obc.files.folder import TENSORS
 from obc.planning.budget import cost
 from obc.planning.latency import seconds
@@ -45,7 +48,9 @@ class Measured:
 def measured(
     name: str, model: nn.Module, data: Images, example: Any, folder: Path | None = None
 ) -> Measured:
-    """Evaluate and time a model; `folder` is where it was saved."""
+    """Evaluate and time a model, merged if it holds C and D; `folder` is where it was saved."""
+    if is_equivalent(model):
+        model = merge(copy.deepcopy(model))
     costs = cost(model, example)
     return Measured(
         name,
@@ -94,5 +99,5 @@ def _beside(value: int, first: int) -> str:
     >>> _beside(500_000, 1_000_000), _beside(1_000_000, 1_000_000)
     ('0.500 M (2.00x less)', '1.000 M')
     """
-    text = f"{value / 1e6:.3f} M"
+    text = f"{value / 1e9:.3f} G" if value >= 1e9 else f"{value / 1e6:.3f} M"
     return text if value == first else f"{text} ({first / max(value, 1):.2f}x less)"

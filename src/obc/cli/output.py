@@ -97,7 +97,7 @@ def command(app: typer.Typer, name: str, *, resumes: bool = False) -> Callable[[
         ]
         run.__signature__ = inspect.Signature([*own, *extra])  # type: ignore[attr-defined]
         run.__annotations__ = {p.name: p.annotation for p in [*own, *extra]}
-        del run.__wrapped__  # type: ignore[attr-defined]
+        del run.__wrapped__
         app.command(name)(run)
         return run
 
@@ -138,7 +138,7 @@ def _told(out: Output) -> Iterator[None]:
 
     with warnings.catch_warnings():
         warnings.simplefilter("always", UserWarning)
-        warnings.showwarning = show
+        warnings.showwarning = show  # type: ignore[assignment]
         yield
 
 

@@ -9,16 +9,8 @@ from typing import Annotated
 
 import typer
 
-from obc.cli.inputs import (
-    DataOrNone,
-    Model,
-    Pretrained,
-    Shape,
-    Weights,
-    data_of,
-    example_of,
-    model_of,
-)
+from obc.cli.arguments import DataOrNone, Model, Pretrained, Shape, Weights
+from obc.cli.inputs import data_of, example_of, model_of
 from obc.cli.output import Output, Result
 from obc.data import load, prepare
 from obc.errors import ObcError, closest

@@ -6,4 +6,14 @@ from obc.models.resolver import resolve
 from obc.models.vgg import VGG, vgg19
 from obc.models.vit import ViT, vit_small
 
-__all__ = ["VGG", "ResNet", "ViT", "fitted", "resnet20", "resnet56", "resolve", "vgg19", "vit_small"]
+__all__ = [
+    "VGG",
+    "ResNet",
+    "ViT",
+    "fitted",
+    "resnet20",
+    "resnet56",
+    "resolve",
+    "vgg19",
+    "vit_small",
+]
