@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from obc.cli import look, share, work
+from obc.cli import compare, demo, look, share, work
 from obc.cli.output import command
 
 app = typer.Typer(
@@ -18,12 +18,15 @@ app = typer.Typer(
     epilog="Start with: obc demo",
 )
 
+command(app, "demo", resumes=True)(demo.demo)
 command(app, "show")(look.show)
 command(app, "prune", resumes=True)(work.prune)
 command(app, "tune", resumes=True)(work.tune)
 command(app, "run", resumes=True)(work.run)
+command(app, "compare", resumes=True)(compare.compare)
 command(app, "eval")(look.evaluate)
 command(app, "export")(share.export)
+command(app, "report")(share.report)
 command(app, "data")(share.data)
 command(app, "bench")(share.bench)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,11 @@ def data_of(text: str) -> Data:
 
 
 def model_of(
-    name: str, data: Data | None = None, weights: Path | None = None, pretrained: bool = False
+    name: str,
+    data: Data | None = None,
+    weights: Path | None = None,
+    pretrained: bool = False,
+    seed: int = 0,
 ) -> nn.Module:
     """A model from a folder of `obc.save` or by name, with as many classes as the data has."""
     if Path(name).is_dir():
@@ -50,7 +55,7 @@ def model_of(
     if data is not None and not pretrained:
         name = fitted(name, data.shape, len(data.classes))
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
+        torch.manual_seed(seed)
         model = refer(resolve(name, pretrained=pretrained), name)
     if weights is not None:
         _fill(model, weights)
@@ -131,3 +136,9 @@ class Batches:
     def __iter__(self) -> Iterator[Batch]:
         size = min(self.size, len(self.images))
         return self.images.train(size, seed=int(torch.randint(2**31, ())))
+
+    def first(self, count: int, seed: int) -> list[Batch]:
+        """The first batches of a round with this seed."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return list(islice(iter(self), count))

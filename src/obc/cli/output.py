@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import json
+import logging
 import os
 import sys
 import typing
@@ -83,9 +84,7 @@ def command(app: typer.Typer, name: str, *, resumes: bool = False) -> Callable[[
         @functools.wraps(function)
         def run(*, as_json: bool, quiet: bool, debug: bool, **arguments: Any) -> None:
             out = Output(as_json=as_json, quiet=quiet)
-            if quiet or as_json:  # the bars of planning and tuning ask rich for a terminal
-                os.environ["TTY_COMPATIBLE"] = "0"
-            with _guarded(out, debug, resumes), _told(out):
+            with _guarded(out, debug, resumes), _told(out), _bars(not quiet and not as_json):
                 out.finish(function(out, **arguments))
 
         hints = typing.get_type_hints(function, include_extras=True)
@@ -136,10 +135,28 @@ def _told(out: Output) -> Iterator[None]:
         if str(Path(filename).resolve()).startswith(_PACKAGE) and str(message) not in out.notes:
             out.note(str(message))
 
+    # Its retries are told line by line; the error at the end says the same.
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
     with warnings.catch_warnings():
         warnings.simplefilter("always", UserWarning)
         warnings.showwarning = show  # type: ignore[assignment]
         yield
+
+
+@contextmanager
+def _bars(shown: bool) -> Iterator[None]:
+    """The bars of planning and tuning ask rich for a terminal; rich asks this variable."""
+    name = "TTY_COMPATIBLE"
+    before = os.environ.get(name)
+    if not shown:
+        os.environ[name] = "0"
+    try:
+        yield
+    finally:
+        if not shown:
+            os.environ.pop(name)
+            if before is not None:
+                os.environ[name] = before
 
 
 def _console(stream: Any) -> Console:

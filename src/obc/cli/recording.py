@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from itertools import islice
 from typing import Any
 
 from torch import nn
@@ -76,17 +75,17 @@ def add_pruning(
     last = list(plans.values())[-1]
     record.widths = fill.widths(sites, plans)
     record.steps = fill.steps(last, {n: m.score for n, m in measured.items()})
-    rows = int(last.settings.get("rows") or 1)
+    seed, rows = record.seed or 0, int(last.settings.get("rows") or 1)
     assert last.before is not None and last.after is not None
     share = 1 - last.after.channels / last.before.channels
     for name in criteria:
-        found = score(model, sites, islice(iter(batches), rows), loss, name)
+        found = score(model, sites, batches.first(rows, seed), loss, name)
         record.scores.append(
             fill.scores(name, {n: own[own.isfinite()] for n, own in found.items()}, share)
         )
     layer = _middle(sites)
     if layer is not None:
-        record.heats.append(fill.heat(model, islice(iter(batches), _HEAT_ROWS), loss, layer))
+        record.heats.append(fill.heat(model, batches.first(_HEAT_ROWS, seed), loss, layer))
 
 
 def _middle(sites: Sites) -> str | None:

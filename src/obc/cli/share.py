@@ -1,4 +1,4 @@
-"""`obc export`, `obc data` and `obc bench`: to other programs, from other packages."""
+"""`obc export`, `report`, `data` and `bench`: to other programs, and from other packages."""
 
 from __future__ import annotations
 
@@ -13,10 +13,13 @@ from obc.cli.arguments import DataOrNone, Model, Pretrained, Shape, Weights
 from obc.cli.inputs import data_of, example_of, model_of
 from obc.cli.output import Output, Result
 from obc.data import load, prepare
+from obc.equivalent.attach import is_equivalent
+from obc.equivalent.merge import merge
 from obc.errors import ObcError, closest
 from obc.files.export import export as write
 from obc.files.reference import reference
 from obc.models import resolve
+from obc.report.page import report as draw
 
 
 def export(
@@ -38,6 +41,8 @@ def export(
     images = data_of(data) if data is not None else None
     net = model_of(model, images, weights, pretrained)
     example = example_of(net, images, shape)
+    if is_equivalent(net):
+        merge(net)
     name = reference(net)
     if original and name is None:
         raise ObcError(f"{model} does not say what the unpruned model was; leave --original out")
@@ -47,7 +52,7 @@ def export(
     out.say(str(found))
     result = {
         "file": found.path,
-        "error": found.error,
+        "relative error": found.error,
         "bytes": found.pruned.bytes,
         "milliseconds": found.pruned.seconds * 1e3,
     }
@@ -57,6 +62,19 @@ def export(
             "original milliseconds": found.original.seconds * 1e3,
         }
     return result
+
+
+def report(
+    out: Output,
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder of a run.")],
+) -> Result:
+    """Draw the report of a run again: one HTML page that needs nothing but itself.
+
+    Example: obc report runs/demo
+    """
+    page = draw(folder)
+    out.say(str(page))
+    return {"report": page}
 
 
 def data(

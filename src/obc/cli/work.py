@@ -37,6 +37,7 @@ from obc.files.saving import save
 from obc.planning.plan import Plan
 from obc.planning.search import plan as make_plan
 from obc.report import fill
+from obc.report.page import report
 from obc.report.record import Record
 from obc.trace.tracer import trace
 from obc.tuning.recipe import Recipe
@@ -85,10 +86,12 @@ class Job:
         record.latency = [m.row for m in rows]
         record.warnings = list(self.out.notes)
         record.save(self.folder)
+        page = report(self.folder)
         self.out.say(models_table(record.title, rows))
-        self.out.say(f"saved in {self.folder}")
+        self.out.say(f"saved in {self.folder}; the report: {page}")
         return {
             "folder": self.folder,
+            "report": page,
             "model": record.model,
             **{m.name: plain(m) for m in rows},
             "notes": self.out.notes,
