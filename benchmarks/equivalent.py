@@ -15,7 +15,7 @@ from torch.profiler import ProfilerActivity, profile
 
 import obc
 from benchmarks._harness import race, save, show
-from obc.equivalent.hold import hold
+from obc.equivalent import hold
 from obc.models import resnet56, vgg19
 
 BATCH = 128

@@ -13,8 +13,8 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.checkpoint import checkpoint
 
 import obc
+from obc.equivalent import hold
 from obc.equivalent.factors import Factors, Mix
-from obc.equivalent.hold import hold
 from tests.cases import case
 from tests.reference import random_kept
 

@@ -39,7 +39,7 @@ def lay_out(
 ) -> Layout:
     """The factors of a model that was cut; `groups` and `tensors` are as they were before."""
     found = _members(sites, units)
-    uses = Counter(id(p) for _, p in model.named_parameters(remove_duplicate=False))
+    uses = Counter(id(p) for m in model.modules() for p in m._parameters.values())
     layout = Layout()
     for name, parts in found.items():
         roles = {m.role for members in parts.values() for _, m in members}
@@ -148,7 +148,7 @@ def _places(site: Site, member: Member) -> Tensor:
     positions, as after a flatten.
     """
     size, k = member.index.shape
-    own = max(m.index.shape[1] for m in site.members if m.role == "out")
+    own = max((m.index.shape[1] for m in site.members if m.role == "out"), default=1)
     if member.role == "out" or own % k == 0:
         places, positions = k, 1
     else:
