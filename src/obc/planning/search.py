@@ -106,6 +106,7 @@ def plan(
         round_to=(8 if targets[0].unit == "latency" else 1) if round_to is None else round_to,
         seed=seed,
     )
-    run = Run(model, example, batches, loss, targets, settings, ignore, resume)
+    patterns = [ignore] if isinstance(ignore, str) else list(ignore)
+    run = Run(model, example, batches, loss, targets, settings, patterns, resume)
     plans = run.go()
     return plans[0] if isinstance(target, (str, Target)) else plans
