@@ -180,6 +180,13 @@ def test_a_saved_model_is_untouched(tmp_path: Path) -> None:
         obc.save(model, tmp_path)
 
 
+def test_others_may_read_it_as_they_may_any_file(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    obc.save(mlp(), tmp_path / "saved")
+    modes = {p.stat().st_mode for p in (tmp_path / "file", *(tmp_path / "saved").iterdir())}
+    assert len(modes) == 1
+
+
 def test_nothing_is_unpickled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     net = case("resnet20")
     model = pruned(net)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import shutil
 import warnings
 from pathlib import Path
 
@@ -72,6 +73,7 @@ def _write(artifact: Artifact, tensors: dict[str, Tensor], aside: Path) -> None:
     text = artifact.text().encode()
     (aside / PLAN).write_bytes(text)
     write(tensors, aside / TENSORS, hashlib.sha256(text).hexdigest())
+    shutil.copymode(aside / PLAN, aside / TENSORS)  # safetensors would keep it to its owner
 
 
 def _write_for_hugging(
