@@ -378,6 +378,20 @@ def test_what_could_not_be_loaded_is_not_saved(change: Any, text: str, tmp_path:
     assert not os.listdir(tmp_path)
 
 
+def test_a_wrapper_is_not_saved_in_the_place_of_what_it_wraps(tmp_path: Path) -> None:
+    model = prune(mlp(), X)
+    for wrapper, name in [
+        (nn.DataParallel(model), "module"),
+        (nn.Sequential(model), "0"),
+        (torch.compile(model), "_orig_mod"),
+    ]:
+        with pytest.raises(obc.ObcError, match=f"not this model but '{name}' inside it was pruned"):
+            obc.save(wrapper, tmp_path / "folder")
+    with pytest.raises(obc.ObcError, match="'weight' has no shape yet"):
+        obc.save(nn.LazyLinear(3), tmp_path / "folder")
+    assert not os.listdir(tmp_path)
+
+
 def test_another_library_s_model_is_not_overwritten(tmp_path: Path) -> None:
     from safetensors.torch import save_file
 

@@ -44,6 +44,7 @@ def save(model: nn.Module, path: str | os.PathLike[str], *, reference: str | Non
     ...     obc.load(fresh, folder)[0]
     Linear(in_features=4, out_features=3, bias=True)
     """
+    _check_whole(model)
     tensors, ties = collect(model)
     check_storable(model, tensors)
     plans = list(applied(model))
@@ -92,6 +93,13 @@ def _write_for_hugging(
         _write(artifact, tensors, aside)
         return str(reason)
     return None
+
+
+def _check_whole(model: nn.Module) -> None:
+    """A wrapper, or a larger model around a pruned one, could not be built again."""
+    for name, module in model.named_modules():
+        if name and applied(module):
+            raise ObcError(f"not this model but '{name}' inside it was pruned; save that")
 
 
 def _check_same(model: nn.Module, plan: Plan) -> None:

@@ -152,7 +152,12 @@ class Plan(BaseModel):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the plan as JSON, aside first, so that no half-written file is ever seen."""
         target = Path(path)
-        text = json.dumps(self.model_dump(), indent=1)
+        try:
+            text = json.dumps(self.model_dump(), indent=1, allow_nan=False)
+        except ValueError:
+            raise ObcError(
+                "the plan holds a number that is not finite; it cannot be saved"
+            ) from None
         handle, aside = tempfile.mkstemp(dir=target.parent, prefix=target.name)
         try:
             with os.fdopen(handle, "w", encoding="utf-8") as file:

@@ -144,6 +144,13 @@ ATTACKS: dict[str, Attack] = {
     "example of nothing": (example({"tuple": []}), "the model rejects the example"),
     "example missing": (example(None), "keeps no example"),
     # JSON that readers disagree on, or that costs more than it weighs.
+    "cost NaN": (
+        text(lambda t: t.replace('"seconds": 0.5', '"seconds": NaN')),
+        f"{NOT}.*NaN is no number",
+    ),
+    "cost negative": (at("plans/0/before/macs", -1), f"{NOT}.*before.macs"),
+    "cost a fraction": (at("plans/0/before/macs", 0.5), f"{NOT}.*before.macs"),
+    "score a text": (at("plans/0/history/0/scores/0", ["x"]), f"{NOT}.*scores"),
     "NaN": (insert('"costs": NaN,'), f"{NOT}.*NaN is no number"),
     "infinity": (insert('"costs": -Infinity,'), f"{NOT}.*-Infinity is no number"),
     "infinity spelt out": (insert('"costs": 1e999,'), f"{NOT}.*1e999 is too large"),
