@@ -83,7 +83,7 @@ def test_the_limits_are_those_of_the_document() -> None:
     from obc.planning import example, reading
 
     assert "The header has at most 32 MiB" in DOCUMENT and tensors._HEADER == 32 * 2**20
-    assert "At most 32 MiB" in DOCUMENT and reading._LIMIT == 32 * 2**20
+    assert "At most 64 MiB" in DOCUMENT and reading.LIMIT == 64 * 2**20
     assert "at most 2²⁶ numbers" in DOCUMENT and example._LARGE == 2**26
     assert "at most 16 dimensions" in DOCUMENT and example._DIMS == 16
 

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 import obc
 from obc.equivalent.attach import is_equivalent
 from obc.models import resnet20
+from obc.planning.plan import PlanCost, PlanStep
 from obc.surgery.record import applied
 from tests.cases import CASES, Case, case
 from tests.files.kept import contents, prune, pruned, same_outputs
@@ -298,6 +299,18 @@ def test_references_are_resolved_and_kept(tmp_path: Path) -> None:
         assert json.loads((folder / "plan.json").read_text())["model"] == "resnet20"
     with pytest.raises(obc.ObcError, match=r"no model named 'resnet21'; did you mean 'resnet20'"):
         obc.load("resnet21", tmp_path)
+
+
+def test_a_history_without_end_is_left_out(tmp_path: Path, monkeypatch: Any) -> None:
+    model = mlp()
+    plan = obc.Plan.from_kept(obc.trace(model, X), {"0": [1, 2]})
+    cost = PlanCost(macs=1, params=1, channels=1)
+    step = PlanStep(removed={"0": [0]}, scores={"0": [0.1]}, after=cost)
+    obc.apply(model, plan.model_copy(update={"history": [step] * 1000}))
+    monkeypatch.setattr("obc.files.saving.LIMIT", 30_000)
+    with pytest.warns(UserWarning, match="history is too long"):
+        obc.save(model, tmp_path)
+    assert applied(obc.load(mlp(), tmp_path)) == (plan,)
 
 
 def test_history_and_costs_are_kept(tmp_path: Path) -> None:

@@ -182,6 +182,15 @@ def test_numbers_that_json_cannot_say_are_not_written(plan: obc.Plan, tmp_path: 
     assert os.listdir(tmp_path) == []
 
 
+def test_what_would_be_too_long_to_read_is_not_written(
+    plan: obc.Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("obc.planning.plan.LIMIT", 100)
+    with pytest.raises(obc.ObcError, match="more than Plan.load reads"):
+        plan.save(tmp_path / "plan.json")
+    assert os.listdir(tmp_path) == []
+
+
 @pytest.mark.parametrize("name", ["fsync", "replace"])
 def test_a_failed_save_leaves_what_was_there(
     plan: obc.Plan, sites: obc.Sites, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str

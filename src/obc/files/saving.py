@@ -19,6 +19,7 @@ from obc.files.hugging import check_pretrained, fitting_config, is_hugging, writ
 from obc.files.reference import reference as known_reference
 from obc.files.tensors import check_storable, collect, stored, write
 from obc.planning.plan import Plan
+from obc.planning.reading import LIMIT
 from obc.surgery.record import applied
 from obc.trace.sites import shapes_of
 
@@ -72,6 +73,10 @@ def save(model: nn.Module, path: str | os.PathLike[str], *, reference: str | Non
 
 def _write(artifact: Artifact, tensors: dict[str, Tensor], aside: Path) -> None:
     text = artifact.text().encode()
+    if len(text) > LIMIT:
+        warnings.warn("the plans' history is too long to be kept; it is left out", stacklevel=4)
+        plans = [plan.model_copy(update={"history": []}) for plan in artifact.plans]
+        text = artifact.model_copy(update={"plans": plans}).text().encode()
     (aside / PLAN).write_bytes(text)
     write(tensors, aside / TENSORS, hashlib.sha256(text).hexdigest())
     shutil.copymode(aside / PLAN, aside / TENSORS)  # safetensors would keep it to its owner

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from obc.errors import ObcError, closest
 from obc.planning.example import check_description, describe
-from obc.planning.reading import parse, read_bytes
+from obc.planning.reading import LIMIT, parse, read_bytes
 from obc.planning.summary import summary, table
 from obc.trace.sites import Sites, shapes_of
 
@@ -158,6 +158,8 @@ class Plan(BaseModel):
             raise ObcError(
                 "the plan holds a number that is not finite; it cannot be saved"
             ) from None
+        if len(text) > LIMIT:
+            raise ObcError(f"the plan takes {len(text)} bytes, more than Plan.load reads ({LIMIT})")
         handle, aside = tempfile.mkstemp(dir=target.parent, prefix=target.name)
         try:
             with os.fdopen(handle, "w", encoding="utf-8") as file:

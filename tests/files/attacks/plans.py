@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -69,6 +70,11 @@ def deep_example(folder: Path) -> None:
     inside = '{"tuple": [' * 50_000 + '{"value": 1}' + "]}" * 50_000
     at("plans/0/example", "HERE")(folder)
     text(lambda t: t.replace('"HERE"', inside))(folder)
+
+
+def too_large(folder: Path) -> None:
+    """A gigabyte that takes no room."""
+    os.truncate(folder / "plan.json", 2**30)
 
 
 def nested(depth: int) -> Any:
@@ -171,7 +177,7 @@ ATTACKS: dict[str, Attack] = {
     "two documents": (text(lambda t: t + t), NOT),
     "comment": (insert("/* */"), NOT),
     "half a character": (insert(r'"\ud800": 1,'), NOT),
-    "too large": (text(lambda t: t + " " * 2**25), "has at most"),
+    "too large": (too_large, "has at most"),
     # Fields.
     "another version": (at("version", 2), f"{NOT}.*version"),
     "version as text": (at("version", "1"), f"{NOT}.*version"),
