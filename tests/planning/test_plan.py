@@ -186,7 +186,7 @@ def test_what_would_be_too_long_to_read_is_not_written(
     plan: obc.Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("obc.planning.plan.LIMIT", 100)
-    with pytest.raises(obc.ObcError, match="more than Plan.load reads"):
+    with pytest.raises(obc.ObcError, match=r"more than Plan\.load reads"):
         plan.save(tmp_path / "plan.json")
     assert os.listdir(tmp_path) == []
 
