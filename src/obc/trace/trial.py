@@ -89,15 +89,28 @@ class Trial:
         """Narrow these sites; None when all went as the trace says."""
         wide = [s for s in sites if s.size > 2]
         tight = [s for s in sites if s.size == 2]
-        failure = self._attempt(wide, self._compare, hollow) if wide else None
+        failure = self._attempt(_thinned(wide), wide, self._compare, hollow) if wide else None
+        # Where a single channel is left, ids show no more what goes with it; numbers do.
         if failure is None and tight:
-            # Of two channels one is left, and ids show no more what goes with it; numbers do.
-            failure = self._attempt(tight, self._compute, full)
+            failure = self._attempt(_thinned(tight), tight, self._compute, full)
+        if failure is None and self._cut_beside_fixed():
+            one = {s.name: [s.size // 2] for s in sites}
+            failure = self._attempt(one, sites, self._compute, full)
         return failure
 
-    def _attempt(self, sites: list[Site], compare: Check, how: How) -> Failure | None:
-        # About a third goes, at even distances: one channel less can pass where two do not.
-        units = {s.name: [c for c in range(s.size) if c % 3 != 1] for s in sites}
+    def _cut_beside_fixed(self) -> bool:
+        """Whether channels that stay keep some cut in its place, or seem to.
+
+        A cut at a fixed position and one in the middle look alike until most channels are gone:
+        seven channels are halved as four and three, just as eight are cut after the fourth.
+        """
+        choices = self.flow.ledger.choices
+        taken = (choices[i].options[j : j + 1] for i, j in self.classes.taken.items())
+        return any(o.freeze or not o.ties for options in taken for o in options)
+
+    def _attempt(
+        self, units: dict[str, list[int]], sites: list[Site], compare: Check, how: How
+    ) -> Failure | None:
         kept = self._kept(sites, units)
         again = Flow(self.model, self.flow.find)
         try:
@@ -218,6 +231,11 @@ class Trial:
                 if self.attempt([*fine, *patched]) is None:
                     return patched
         return None
+
+
+def _thinned(sites: list[Site]) -> dict[str, list[int]]:
+    """About a third goes, at even distances: one channel less can pass where two do not."""
+    return {s.name: [c for c in range(s.size) if c % 3 != 1] for s in sites}
 
 
 def full(tensor: Tensor, kept: dict[int, Tensor]) -> Tensor:
