@@ -18,11 +18,12 @@ from torch import Tensor, nn
 
 from obc.errors import ObcError
 from obc.trace.attributes import candidates
-from obc.trace.flow import Flow, any_between, labelled_dims, user_line
+from obc.trace.flow import Flow, ModuleCall, any_between, labelled_dims, user_line
 from obc.trace.layers import Snapshot
 from obc.trace.ledger import Place, Reason
 from obc.trace.masked import Masked, difference
 from obc.trace.narrow import narrow, take
+from obc.trace.repeats import pass_by, repeats
 from obc.trace.running import outputs
 from obc.trace.sites import Site, Sites
 from obc.trace.solve import Classes, base_classes
@@ -57,6 +58,7 @@ class Trial:
         self.shapes = shapes  # of what the model puts out, which never shrinks
         self.other_ops = False  # whether some run took other steps than the first
         self._leaves = {leaf.name: leaf for leaf in flow.leaves.values()}
+        self._repeats = repeats(flow, base, model)
 
     def failures(
         self, sites: Sites, classes: Classes
@@ -104,17 +106,21 @@ class Trial:
         A cut at a fixed position and one in the middle look alike until most channels are gone:
         seven channels are halved as four and three, just as eight are cut after the fourth.
         """
-        choices = self.flow.ledger.choices
-        taken = (choices[i].options[j : j + 1] for i, j in self.classes.taken.items())
-        return any(o.freeze or not o.ties for options in taken for o in options)
+        for i, choice in enumerate(self.flow.ledger.choices):
+            taken = choice.options[self.classes.taken[i] :][:1]
+            if choice.cut and any(o.freeze or not o.ties for o in taken):
+                return True
+        return False
 
     def _attempt(
         self, units: dict[str, list[int]], sites: list[Site], compare: Check, how: How
     ) -> Failure | None:
         kept = self._kept(sites, units)
         again = Flow(self.model, self.flow.find)
+        passed = self._repeats if compare == self._compare else []
         try:
             narrow(self.model, sites, units, how, kept)
+            pass_by(self.model, passed)
             again = Flow(self.model, self.flow.find)
             found = outputs(self.run(again))
         except Exception as error:
@@ -124,11 +130,16 @@ class Trial:
             return Failure(_where(error, self.model, last), text)
         finally:
             self.before.restore()
-        self.other_ops |= again.ops != self.flow.ops
+        self.other_ops |= again.ops != self._ops_without(passed)
         if [t.shape for t in found] != self.shapes:
             place = self._met(self.gone.nonzero().reshape(-1))
             return Failure(place, "puts out other shapes when narrower")
         return compare(again, kept, found)
+
+    def _ops_without(self, calls: list[ModuleCall]) -> list[tuple[str, ...]]:
+        edges = [0, *(edge for c in calls for edge in (c.begin, c.end)), len(self.flow.ops)]
+        parts = zip(edges[::2], edges[1::2], strict=True)
+        return [op for begin, end in parts for op in self.flow.ops[begin:end]]
 
     def _kept(self, sites: list[Site], units: dict[str, list[int]]) -> Positions:
         """Positions that are left, read off the ids: all members of all sites at once."""
@@ -234,8 +245,17 @@ class Trial:
 
 
 def _thinned(sites: list[Site]) -> dict[str, list[int]]:
-    """About a third goes, at even distances: one channel less can pass where two do not."""
-    return {s.name: [c for c in range(s.size) if c % 3 != 1] for s in sites}
+    """Seven channels stay, at even distances, and of fewer than ten two thirds.
+
+    One channel less can pass where two do not, and few channels are soon looked through; seven,
+    since sizes that code holds seldom divide by it.
+    """
+    return {
+        s.name: [c for c in range(s.size) if c % 3 != 1]
+        if s.size < 10
+        else [c * (s.size - 1) // 6 for c in range(7)]
+        for s in sites
+    }
 
 
 def full(tensor: Tensor, kept: dict[int, Tensor]) -> Tensor:
