@@ -297,11 +297,7 @@ def tensors_in(values: Iterable[Any]) -> list[Tensor]:
 def _given(values: Iterable[Any]) -> tuple[Any, ...]:
     """An operator's arguments, with shapes for tensors."""
     return tuple(
-        v.shape
-        if isinstance(v, Tensor)
-        else _given(v)
-        if isinstance(v, (list, tuple))
-        else v
+        v.shape if isinstance(v, Tensor) else _given(v) if isinstance(v, (list, tuple)) else v
         for v in values
     )
 
@@ -325,7 +321,7 @@ def bind(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, 
 def compact(ids: Tensor) -> Tensor:
     """Shrink the dimensions along which the ids do not change to size 1."""
     for dim, stride in enumerate(ids.stride()):  # first what costs nothing to see
-        if stride == 0:
+        if stride == 0 and ids.shape[dim] > 1:
             ids = ids.narrow(dim, 0, 1)
     if sum(size > 1 for size in ids.shape) > 1:  # along a single dimension they always change
         for dim, size in enumerate(ids.shape):

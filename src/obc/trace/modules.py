@@ -25,7 +25,9 @@ def named_tensors(model: nn.Module) -> dict[str, Tensor]:
 class ModuleStack:
     """The modules that are running, innermost last, while started."""
 
-    def __init__(self, model: nn.Module, now: Callable[[], int], left: Left) -> None:
+    def __init__(
+        self, model: nn.Module, now: Callable[[], int] = int, left: Left = lambda *call: None
+    ) -> None:
         """`now` tells the time; `left` hears of each call: path, begin, arguments, output."""
         self._paths = {id(m): n for n, m in model.named_modules()}
         self._hooks: list[Any] = []

@@ -84,5 +84,3 @@ def _attributes(module: nn.Module) -> Any:
         for key, value in vars(part).items()
         if isinstance(value, _PLAIN)
     )
-
-

@@ -35,9 +35,10 @@ def components(of: Tensor, pairs: Iterable[Pairs]) -> Tensor:
     for a, b in pairs:
         while True:
             left, right = _ends(of, a), _ends(of, b)
-            if torch.equal(left, right):
+            low, high = torch.minimum(left, right), torch.maximum(left, right)
+            of.scatter_reduce_(0, high, low, "amin")
+            if torch.equal(of[high], low):  # no end had to go two ways
                 break
-            of.scatter_reduce_(0, torch.maximum(left, right), torch.minimum(left, right), "amin")
     return _ends(of, of)
 
 
