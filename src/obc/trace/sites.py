@@ -134,8 +134,7 @@ def build(
     """Group free classes by the leaves they live in; report the others that put channels out."""
     dims = _dims(flow, model)
     size = flow.ledger.size
-    of = torch.cat([classes.of, torch.tensor([size])])
-    has = {r: _flag(size, marks, of) for r, marks in flow.ledger.roles.items()}
+    has = {r: _flag(size, marks, classes.of) for r, marks in flow.ledger.roles.items()}
     free = (classes.why < 0) & has["out"] & (has["in"] | has["read"])
     read = free | (classes.why >= 0)
     sites, lone = _group(dims, classes, free, has["head"])
@@ -150,11 +149,12 @@ def shapes_of(model: nn.Module) -> dict[str, tuple[int, ...]]:
 
 def _flag(size: int, marks: list[Tensor], of: Tensor | None = None) -> Tensor:
     """A flag for each marked id, or for its class."""
-    # An id of -1 sets the last flag, which is one too many.
-    flag = torch.zeros(size + 1, dtype=torch.bool)
+    flag = torch.zeros(size, dtype=torch.bool)
     for ids in marks:
+        if len(ids) and int(ids.min()) < 0:
+            ids = ids[ids >= 0]
         flag[ids if of is None else of[ids]] = True
-    return flag[:size]
+    return flag
 
 
 def _dims(flow: Flow, model: nn.Module) -> list[_Dim]:
@@ -190,7 +190,7 @@ def _group(
     for d, weight in zip(dims, weights, strict=True):
         signature.scatter_add_(0, of[d.ids], weight.expand(len(d.ids)))
     kinds, kind = signature[units].unique(return_inverse=True)
-    site_of = torch.full_like(of, -1)
+    site_of = signature.fill_(-1)
     site_of[units] = kind
     members: list[list[tuple[_Dim, Tensor]]] = [[] for _ in kinds]
     for d in dims:

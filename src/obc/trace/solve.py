@@ -39,7 +39,9 @@ def components(of: Tensor, pairs: Iterable[Pairs]) -> Tensor:
             of.scatter_reduce_(0, high, low, "amin")
             if torch.equal(of[high], low):  # no end had to go two ways
                 break
-    return _ends(of, of)
+    for part in of.split(2**14):  # links lead to lower ids, which are at their ends by then
+        part.copy_(_ends(of, part))
+    return of
 
 
 def _ends(of: Tensor, ids: Tensor) -> Tensor:
