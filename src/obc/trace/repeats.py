@@ -31,7 +31,7 @@ def repeats(flow: Flow, base: Tensor, model: nn.Module) -> list[ModuleCall]:
         ran = _ran(flow, call)
         if ran is None:
             continue
-        key = (type(modules[call.path]), _attributes(modules[call.path]), ran)
+        key = (type(modules[call.path]), attribute_kinds(modules[call.path]), ran)
         if key in seen:
             found.append(call)
             done = call.end
@@ -76,7 +76,7 @@ def _ran(flow: Flow, call: ModuleCall) -> Any:
     return tuple(found)
 
 
-def _attributes(module: nn.Module) -> Any:
+def attribute_kinds(module: nn.Module) -> Any:
     """What kind of plain attribute each module inside has: a number here and a None there tell."""
     return tuple(
         (name, key, type(value))

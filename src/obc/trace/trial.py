@@ -23,7 +23,7 @@ from obc.trace.layers import Snapshot
 from obc.trace.ledger import Place, Reason
 from obc.trace.masked import Masked, difference
 from obc.trace.narrow import narrow, take
-from obc.trace.repeats import pass_by, repeats
+from obc.trace.repeats import attribute_kinds, pass_by, repeats
 from obc.trace.running import outputs
 from obc.trace.sites import Site, Sites
 from obc.trace.solve import Classes, base_classes
@@ -65,14 +65,17 @@ class Trial:
     ) -> tuple[Sites, list[tuple[list[Site], Failure]]]:
         """The sites with the attributes that follow them, and those that cannot be narrowed.
 
-        Layers repeat, so sites whose names differ in numbers only are tried together.
+        Layers repeat, so sites of like modules whose names differ in numbers only are tried
+        together.
         """
         self.classes = classes
         if self.attempt(list(sites)) is None:
             return sites, []
-        groups: dict[str, list[Site]] = {}
+        groups: dict[Any, list[Site]] = {}
         for site in sites:
-            groups.setdefault(re.sub(r"\d+", "*", site.name), []).append(site)
+            around = site.members[0].layer.rpartition(".")[0]
+            alike = attribute_kinds(self.model.get_submodule(around)) if around else ()
+            groups.setdefault((re.sub(r"\d+", "*", site.name), alike), []).append(site)
         fine: list[Site] = []
         found = []
         for group in groups.values():
