@@ -7,6 +7,8 @@ from obc.criteria.score import score
 from obc.errors import ObcError
 from obc.planning.budget import Cost, cost
 from obc.planning.plan import Plan
+from obc.planning.search import plan
+from obc.planning.targets import Channels, Latency, MACs, Params
 from obc.surgery.slicing import apply
 from obc.surgery.verify import verify
 from obc.trace.layers import handler
@@ -14,11 +16,15 @@ from obc.trace.sites import Frozen, Member, Site, Sites
 from obc.trace.tracer import trace
 
 __all__ = [
+    "Channels",
     "Cost",
     "Criterion",
     "Frozen",
+    "Latency",
+    "MACs",
     "Member",
     "ObcError",
+    "Params",
     "Plan",
     "Site",
     "Sites",
@@ -27,6 +33,7 @@ __all__ = [
     "criterion",
     "handler",
     "jacobian_blocks",
+    "plan",
     "score",
     "trace",
     "verify",

@@ -19,6 +19,8 @@ from obc.trace.layers import unchanged
 from obc.trace.sites import Sites
 
 Row = dict[str, list[tuple[Part, Tensor, Tensor]]]
+Findings = dict[str, list[str]]
+"""How layers are looked at, as text: parts are named by their site and their place in it."""
 
 
 @contextmanager
@@ -82,6 +84,37 @@ class Gatherer:
         found = self._first(number, batch) if self.count == 1 else self._products(number, batch)
         none = torch.empty(0)
         return {n: [(p, none, found[p]) for p in own] for n, own in self.parts.items()}
+
+    # -- cuts of the same model ------------------------------------------------------------
+
+    def follow(self, parts: Mapping[str, list[Part]]) -> None:
+        """The model was cut in place; these are its parts now, one for each of those before."""
+        new = {
+            old: now
+            for name, own in self.parts.items()
+            for old, now in zip(own, parts[name], strict=True)
+        }
+        self.parts, self._through = parts, {}
+        self.streamed = {new[p] for p in self.streamed}
+        self.derived = {new[p] for p in self.derived}
+        self._outs = {layer: [new[p] for p in own] for layer, own in self._outs.items()}
+
+    def findings(self) -> Findings:
+        """What the first batch has shown."""
+        names = {p: f"{name}/{i}" for name, own in self.parts.items() for i, p in enumerate(own)}
+        return {
+            "streamed": sorted(names[p] for p in self.streamed),
+            "derived": sorted(names[p] for p in self.derived),
+            "copied": sorted(self.probe.copied),
+        }
+
+    def recall(self, findings: Findings) -> None:
+        """Go on as a gatherer with these findings would: to the bit the same products."""
+        parts = {f"{name}/{i}": p for name, own in self.parts.items() for i, p in enumerate(own)}
+        self.streamed = {parts[n] for n in findings["streamed"]}
+        self.derived = {parts[n] for n in findings["derived"]}
+        self.probe.copied = set(findings["copied"])
+        self.count = max(self.count, 1)
 
     # -- gradients and squares -------------------------------------------------------------
 

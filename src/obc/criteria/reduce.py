@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 
 from torch import Tensor
@@ -31,9 +32,12 @@ def reduce(members: Tensor, aggregate: str, normalize: str) -> Tensor:
 
 
 def check(aggregate: str, normalize: str) -> None:
+    """Refuse names there are not, and warn of the one combination that does not work."""
     for name, value, known in (
         ("aggregate", aggregate, AGGREGATORS),
         ("normalize", normalize, NORMALIZERS),
     ):
         if value not in known:
             raise ObcError(f"{name} must be one of {', '.join(known)}, not '{value}'")
+    if (aggregate, normalize) == ("mean", "mean"):
+        warnings.warn("mean aggregation with mean normalisation is known to collapse", stacklevel=3)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -10,10 +9,10 @@ from rich.progress import track
 from torch import Tensor, nn
 
 from obc.criteria.criterion import Criterion, make
-from obc.criteria.evidence import Gatherer, scoring
+from obc.criteria.evidence import Findings, Gatherer, scoring
 from obc.criteria.reduce import check, reduce
 from obc.criteria.shares import Shares
-from obc.criteria.structure import parts_of
+from obc.criteria.structure import Part, parts_of
 from obc.errors import ObcError
 from obc.trace.sites import Sites
 
@@ -48,32 +47,69 @@ def score(
     """
     chosen = make(criterion, **options)
     check(aggregate, normalize)
-    if (aggregate, normalize) == ("mean", "mean"):
-        warnings.warn("mean aggregation with mean normalisation is known to collapse", stacklevel=2)
-    parts = {site.name: parts_of(site) for site in sites}
-    if not parts:
+    if not len(sites):
         return {}
-    shares = Shares()
-    totals: dict[str, Tensor] = {}
-    if chosen.evidence == "none":
-        weights = {n: p.detach().double() for n, p in model.named_parameters()}
-        for name, own in parts.items():
-            rows = [(part, part.rows(weights), weights[part.members[0].name]) for part in own]
-            totals[name] = chosen.site(rows)
-    else:
-        if loss is None:
-            raise ObcError(
-                "this criterion needs batches and a loss: score(model, sites, batches, loss)"
-            )
-        with shares.together(), scoring(model):
-            gather = Gatherer(model, sites, parts, loss, chosen, fast)
+    scorer = Scorer(model, sites, loss, chosen, fast)
+    totals = scorer.totals(track(batches, "scoring", **scorer.shares.progress()))
+    return {name: reduce(total, aggregate, normalize) for name, total in totals.items()}
+
+
+class Scorer:
+    """Scores a model, then cuts of it, and finds out only once how each layer is looked at."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        sites: Sites,
+        loss: Loss | None,
+        criterion: Criterion,
+        fast: bool = True,
+    ) -> None:
+        self.model, self.criterion = model, criterion
+        self.shares = Shares()
+        self._parts = _parts(sites)
+        self._gather: Gatherer | None = None
+        if criterion.evidence != "none":
+            if loss is None:
+                raise ObcError(
+                    "this criterion needs batches and a loss: score(model, sites, batches, loss)"
+                )
+            self._gather = Gatherer(model, sites, self._parts, loss, criterion, fast)
+
+    def follow(self, sites: Sites) -> None:
+        """The model was cut in place; these are its sites now."""
+        self._parts = _parts(sites)
+        if self._gather is not None:
+            self._gather.follow(self._parts)
+
+    def totals(self, batches: Iterable[Any]) -> dict[str, Tensor]:
+        """The scores of every site's members, summed over the batches: [members, size]."""
+        totals: dict[str, Tensor] = {}
+        if self._gather is None:
+            weights = {n: p.detach().double() for n, p in self.model.named_parameters()}
+            for name, own in self._parts.items():
+                rows = [(part, part.rows(weights), weights[part.members[0].name]) for part in own]
+                totals[name] = self.criterion.site(rows)
+            return totals
+        with self.shares.together(), scoring(self.model):
             number = -1
-            for number, batch in enumerate(track(batches, "scoring", **shares.progress())):
-                if shares.mine(number):
-                    for name, rows in gather.row(number, batch).items():
-                        part = chosen.site(rows).double()
+            for number, batch in enumerate(batches):
+                if self.shares.mine(number):
+                    for name, rows in self._gather.row(number, batch).items():
+                        part = self.criterion.site(rows).double()
                         totals[name] = totals[name] + part if name in totals else part
             if number < 0:
                 raise ObcError("there are no batches to score with")
-        totals = shares.added(totals, parts)
-    return {name: reduce(total, aggregate, normalize) for name, total in totals.items()}
+        return self.shares.added(totals, self._parts)
+
+    def findings(self) -> Findings | None:
+        """How each layer is looked at, to be given to `recall` of a scorer in another process."""
+        return None if self._gather is None else self._gather.findings()
+
+    def recall(self, findings: Findings | None) -> None:
+        if self._gather is not None and findings is not None:
+            self._gather.recall(findings)
+
+
+def _parts(sites: Sites) -> dict[str, list[Part]]:
+    return {site.name: parts_of(site) for site in sites}

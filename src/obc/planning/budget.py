@@ -78,14 +78,15 @@ class _Counter(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         out = func(*args, **kwargs)
-        macs = _macs(func, args, kwargs, out)
+        macs = operator_macs(func, args, kwargs, out)
         if macs:
             name = self._stack.path
             self.macs[name] = self.macs.get(name, 0) + macs
         return out
 
 
-def _macs(func: Any, args: Any, kwargs: Any, out: Any) -> int:
+def operator_macs(func: Any, args: Any, kwargs: Any, out: Any) -> int:
+    """What one call of an operator costs."""
     if "scaled_dot_product" in func._schema.name:  # torch's formulas leave the CPU kernel out
         query, key, value = args[:3]
         rows: int = query[..., 0].numel()

@@ -11,20 +11,53 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from rich.table import Table
 from torch import Tensor, nn
 
 from obc.errors import ObcError, closest
 from obc.planning.example import check_description, describe
+from obc.planning.summary import summary, table
 from obc.trace.sites import Sites, shapes_of
 
 
+class PlanCost(BaseModel):
+    """What a model costs; `seconds` only where they were measured."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    macs: int = Field(ge=0)
+    params: int = Field(ge=0)
+    channels: int = Field(ge=0)
+    seconds: float | None = None
+
+
+class PlanStep(BaseModel):
+    """One step of a run: the channels that went, their scores then, and the cost after it.
+
+    `restored` are channels of earlier steps that came back so that the target was met exactly.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    removed: dict[str, list[int]]
+    scores: dict[str, list[float]]
+    restored: dict[str, list[int]] = {}
+    after: PlanCost
+
+
 class SitePlan(BaseModel):
-    """What one site keeps of its channels."""
+    """What one site keeps of its channels.
+
+    `floor` is the least it may keep; `lowest_kept` and `highest_removed` are scores.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     size: int = Field(gt=0)
     kept: list[int] = Field(min_length=1)
+    floor: int | None = None
+    lowest_kept: float | None = None
+    highest_removed: float | None = None
 
     @model_validator(mode="after")
     def _ordered(self) -> SitePlan:
@@ -41,6 +74,9 @@ class Plan(BaseModel):
     >>> plan = Plan.from_kept(trace(net, torch.zeros(1, 4)), {"0": [0, 2, 5]})
     >>> plan.kept
     {'0': [0, 2, 5]}
+
+    A plan of `obc.plan` also says how it came about: its target and settings, the cost before and
+    after, the steps, the sites that keep everything (`untouched`, by size), and notes.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
@@ -50,6 +86,13 @@ class Plan(BaseModel):
     sites: dict[str, SitePlan]
     shapes: dict[str, list[int]]
     example: dict[str, Any] | None = None
+    target: str | None = None
+    settings: dict[str, str | int | float | bool | None] = {}
+    before: PlanCost | None = None
+    after: PlanCost | None = None
+    history: list[PlanStep] = []
+    untouched: dict[str, int] = {}
+    notes: list[str] = []
 
     @field_validator("example")
     @classmethod
@@ -79,6 +122,13 @@ class Plan(BaseModel):
     @property
     def kept(self) -> dict[str, list[int]]:
         return {name: list(site.kept) for name, site in self.sites.items()}
+
+    def summary(self) -> str:
+        """The plan as text: what each site keeps, what it costs, and what to know of it."""
+        return summary(self)
+
+    def __rich__(self) -> Table:
+        return table(self)
 
     def check(self, model: nn.Module) -> None:
         """Refuse a model whose shapes are not those the plan was made for."""

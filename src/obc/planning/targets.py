@@ -1,0 +1,129 @@
+"""What a plan is to reach: a share of the MACs, parameters, channels or time of the model."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from typing import ClassVar
+
+from obc.errors import ObcError, closest
+
+TOLERANCE = 1.005  # a plan may be this much better than its target, and no worse
+
+
+class Target:
+    """A speed-up to reach or a share to keep: `MACs(speedup=2.1)`, `Params(keep=0.5)`.
+
+    >>> MACs(speedup=2).limit(100), Params(keep=0.3).limit(100)
+    (50.0, 30.0)
+    >>> MACs(speedup=2)
+    MACs(speedup=2)
+    """
+
+    unit: ClassVar[str]
+
+    def __init__(self, *, speedup: float | None = None, keep: float | None = None) -> None:
+        name = type(self).__name__
+        if (speedup is None) == (keep is None):
+            raise ObcError(f"{name} takes a speed-up or a share to keep: {name}(speedup=2)")
+        if speedup is not None and not 1 <= speedup < math.inf:
+            raise ObcError(f"{name}: a speed-up is 1 or more, not {speedup:g}")
+        if keep is not None and not 0 < keep <= 1:
+            raise ObcError(f"{name}: the share to keep is above 0 and at most 1, not {keep:g}")
+        self.speedup, self.keep = speedup, keep
+
+    def limit(self, before: float) -> float:
+        """The most that may be left of what there was before."""
+        if self.keep is not None:
+            return before * self.keep
+        assert self.speedup is not None
+        return before / self.speedup
+
+    def like(self, before: float, value: float) -> str:
+        """A target of this kind that this value meets.
+
+        >>> MACs(speedup=2).like(300, 200)
+        'macs=1.5x'
+        """
+        if self.keep is not None:
+            return f"{self.unit}={math.ceil(value / before * 1e6 - 1e-6) / 1e4:.10g}%"
+        return f"{self.unit}={math.floor(before / value * 1e4 + 1e-6) / 1e4:.10g}x"
+
+    def __str__(self) -> str:
+        if self.keep is not None:
+            return f"{self.unit}={self.keep * 100:.10g}%"
+        return f"{self.unit}={self.speedup:.10g}x"
+
+    def __repr__(self) -> str:
+        what = f"keep={self.keep!r}" if self.keep is not None else f"speedup={self.speedup!r}"
+        return f"{type(self).__name__}({what})"
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and str(self) == str(other)
+
+    def __hash__(self) -> int:
+        return hash(str(self))
+
+
+class MACs(Target):
+    """Multiply-accumulates of one run of the example."""
+
+    unit = "macs"
+
+
+class Params(Target):
+    """Parameters, shared ones counted once."""
+
+    unit = "params"
+
+
+class Channels(Target):
+    """Channel groups over all sites."""
+
+    unit = "channels"
+
+
+class Latency(Target):
+    """Seconds for one run of the example, measured on this machine."""
+
+    unit = "latency"
+
+
+_KINDS: dict[str, type[Target]] = {kind.unit: kind for kind in (MACs, Params, Channels, Latency)}
+_GRAMMAR = re.compile(r"\s*([a-z]+)\s*=\s*(\d+(?:\.\d*)?|\.\d+)\s*(x|%)\s*", re.IGNORECASE)
+
+
+def parse(target: str | Target) -> Target:
+    """A target from its text.
+
+    >>> parse("macs=2.1x"), parse("params = 50%")
+    (MACs(speedup=2.1), Params(keep=0.5))
+    """
+    if isinstance(target, Target):
+        return target
+    found = _GRAMMAR.fullmatch(target) if isinstance(target, str) else None
+    if found is None:
+        raise ObcError(f"a target looks like 'macs=2.1x' or 'params=50%', not {target!r}")
+    unit, number, kind = found[1].lower(), float(found[2]), found[3].lower()
+    if unit not in _KINDS:
+        known = ", ".join(_KINDS)
+        raise ObcError(f"no target named '{unit}'{closest(unit, _KINDS)}; there are {known}")
+    try:
+        return _KINDS[unit](speedup=number) if kind == "x" else _KINDS[unit](keep=number / 100)
+    except ObcError as error:
+        raise ObcError(f"'{target.strip()}': {error}") from None
+
+
+def parse_all(target: str | Target | Sequence[str | Target]) -> list[Target]:
+    """One target or several of one unit, in the order given."""
+    several = [target] if isinstance(target, (str, Target)) else list(target)
+    if not several:
+        raise ObcError("the list of targets is empty")
+    found = [parse(t) for t in several]
+    units = sorted({t.unit for t in found})
+    if len(units) > 1:
+        raise ObcError(
+            f"a list of targets has one unit, so that plans can be nested, not {', '.join(units)}"
+        )
+    return found
