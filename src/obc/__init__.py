@@ -4,16 +4,21 @@ from obc.criteria.blocks import jacobian_blocks
 from obc.criteria.criterion import Criterion
 from obc.criteria.criterion import register as criterion
 from obc.criteria.score import score
+from obc.equivalent.apply import apply
+from obc.equivalent.groups import parameter_groups
+from obc.equivalent.merge import merge
 from obc.errors import ObcError
 from obc.planning.budget import Cost, cost
 from obc.planning.plan import Plan
 from obc.planning.search import plan
 from obc.planning.targets import Channels, Latency, MACs, Params
-from obc.surgery.slicing import apply
 from obc.surgery.verify import verify
 from obc.trace.layers import handler
 from obc.trace.sites import Frozen, Member, Site, Sites
 from obc.trace.tracer import trace
+from obc.tuning.evaluate import Score, evaluate
+from obc.tuning.recipe import Recipe
+from obc.tuning.trainer import finetune
 
 __all__ = [
     "Channels",
@@ -26,13 +31,19 @@ __all__ = [
     "ObcError",
     "Params",
     "Plan",
+    "Recipe",
+    "Score",
     "Site",
     "Sites",
     "apply",
     "cost",
     "criterion",
+    "evaluate",
+    "finetune",
     "handler",
     "jacobian_blocks",
+    "merge",
+    "parameter_groups",
     "plan",
     "score",
     "trace",

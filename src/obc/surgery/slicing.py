@@ -1,7 +1,9 @@
-"""`obc.apply`: cut the planned channels out of a model in place, proven or not at all."""
+"""The naive cut: the planned channels go out of a model in place, proven or not at all."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,14 +23,23 @@ from obc.trace.sites import Sites
 from obc.trace.tracer import Tracing
 
 
-def apply(
+@dataclass(frozen=True)
+class Cut:
+    """What a cut was made by, and the tensors it replaced: the new ones by the old."""
+
+    sites: Sites
+    example: Any
+    new: Mapping[Tensor, Tensor]
+
+
+def cut(
     model: nn.Module,
     plan: Plan,
     *,
     optimizer: torch.optim.Optimizer | None = None,
     example: Any = None,
-) -> nn.Module:
-    """Remove what the plan removes, in place, and return the model.
+) -> Cut:
+    """Remove what the plan removes, in place: the naive cut.
 
     The model is traced, cut and run; its output must be that of the original with the removed
     channels masked. If anything fails, the model is as it was and the error says where. With
@@ -36,12 +47,9 @@ def apply(
 
     >>> from obc import trace
     >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
-    >>> apply(net, Plan.from_kept(trace(net, torch.zeros(1, 4)), {"0": [0, 2, 5]}))
-    Sequential(
-      (0): Linear(in_features=4, out_features=3, bias=True)
-      (1): ReLU()
-      (2): Linear(in_features=3, out_features=2, bias=True)
-    )
+    >>> done = cut(net, Plan.from_kept(trace(net, torch.zeros(1, 4)), {"0": [0, 2, 5]}))
+    >>> net[0]
+    Linear(in_features=4, out_features=3, bias=True)
     """
     plan.check(model)
     if example is None:
@@ -63,7 +71,7 @@ def apply(
     if optimizer is not None:
         carry_over(model, optimizer, kept, new)
     remember(model, plan)
-    return model
+    return Cut(tracing.sites, example, new)
 
 
 def sliced(tensor: Tensor, kept: dict[int, Tensor]) -> Tensor:

@@ -1,0 +1,196 @@
+"""Labelled images, and batches of them whose order follows from a seed and an epoch alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from obc.errors import ObcError
+
+
+class Batch(NamedTuple):
+    """Images, normalised as networks want them, and their labels."""
+
+    images: Tensor
+    labels: Tensor
+
+
+Change = Callable[[Tensor], Tensor]
+
+
+class Images:
+    """A set of labelled images of one size; what holds the pixels is left to subclasses."""
+
+    def __init__(
+        self,
+        labels: Tensor,
+        shape: Sequence[int],
+        classes: Sequence[str],
+        mean: Sequence[float],
+        std: Sequence[float],
+    ) -> None:
+        self.labels, self.shape = labels, tuple(shape)
+        self.classes, self.mean, self.std = tuple(classes), tuple(mean), tuple(std)
+        if labels.ndim != 1 or labels.dtype != torch.int64:
+            raise ObcError("labels must be a vector of int64")
+        if not len(labels):
+            raise ObcError("there are no images")
+        low, high = int(labels.min()), int(labels.max())
+        if low < 0 or high >= len(self.classes):
+            wrong = low if low < 0 else high
+            raise ObcError(f"a label is {wrong}, but there are {len(self.classes)} classes")
+        if not len(self.mean) == len(self.std) == self.shape[0]:
+            raise ObcError(f"{self.shape[0]} channels need as many means and deviations")
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def fetch(self, index: Tensor, random: torch.Generator | None) -> Tensor:
+        """The pixels of these images; `random` is there in training, for random views."""
+        raise NotImplementedError
+
+    def unit(self, pixels: Tensor) -> Tensor:
+        """Bytes as numbers from 0 to 1; what is floating point stays."""
+        return pixels if pixels.is_floating_point() else pixels.float().div_(255)
+
+    def normalised(self, pixels: Tensor) -> Tensor:
+        """Numbers from 0 to 1 with the set's mean and deviation taken out."""
+        mean, std = (
+            torch.tensor(v, dtype=pixels.dtype, device=pixels.device).view(-1, 1, 1)
+            for v in (self.mean, self.std)
+        )
+        return (pixels - mean) / std
+
+    def count(self, size: int, world: int = 1) -> int:
+        """How many training batches an epoch has; the rest that fills none is left out."""
+        if size % world:
+            raise ObcError(f"a batch of {size} cannot be shared by {world} processes")
+        if size > len(self):
+            raise ObcError(f"a batch of {size} is more than the {len(self)} images there are")
+        return len(self) // size
+
+    def train(
+        self,
+        size: int,
+        *,
+        seed: int = 0,
+        epoch: int = 0,
+        start: int = 0,
+        rank: int = 0,
+        world: int = 1,
+        repeats: int = 1,
+        change: Change | None = None,
+        device: torch.device | None = None,
+    ) -> Iterator[Batch]:
+        """The batches of one epoch from number `start`, shuffled by seed and epoch.
+
+        `size` is the whole batch; each of `world` processes gets its share. With `repeats`, each
+        image comes so many times in a row, so an epoch sees fewer images. `change` is applied to
+        numbers from 0 to 1, before normalisation.
+
+        >>> pixels = torch.arange(4, dtype=torch.uint8).view(4, 1, 1, 1)
+        >>> data = Loaded(pixels, torch.arange(4), "abcd", [0.0], [1.0])
+        >>> [b.labels.tolist() for b in data.train(2, epoch=1)]
+        [[2, 1], [3, 0]]
+        """
+        count = self.count(size, world)
+        order = _order(len(self), seed, epoch)
+        if repeats > 1:
+            order = order[: -(-len(order) // repeats)].repeat_interleave(repeats)
+        picks = [
+            (order[n * size + rank : (n + 1) * size : world], _seeded(seed, epoch, n, rank))
+            for n in range(start, count)
+        ]
+        for index, pixels in self._ahead(picks):
+            numbers = self.unit(pixels.to(device, non_blocking=True))
+            numbers = change(numbers) if change is not None else numbers
+            yield Batch(self.normalised(numbers), self.labels[index].to(device))
+
+    def test(
+        self,
+        size: int = 256,
+        *,
+        rank: int = 0,
+        world: int = 1,
+        device: torch.device | None = None,
+    ) -> Iterator[Batch]:
+        """All images in their order, or one process's share of them."""
+        mine = torch.arange(rank, len(self), world)
+        for index, pixels in self._ahead([(part, None) for part in mine.split(size)]):
+            numbers = self.unit(pixels.to(device, non_blocking=True))
+            yield Batch(self.normalised(numbers), self.labels[index].to(device))
+
+    def _ahead(
+        self, picks: Sequence[tuple[Tensor, torch.Generator | None]]
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """Fetch each batch while the one before is being used."""
+        with ThreadPoolExecutor(1) as pool:
+            waiting = None
+            for index, random in picks:
+                following = pool.submit(self.fetch, index, random)
+                if waiting is not None:
+                    yield waiting[0], waiting[1].result()
+                waiting = (index, following)
+            if waiting is not None:
+                yield waiting[0], waiting[1].result()
+
+
+class Loaded(Images):
+    """Images in memory: [count, channels, height, width], bytes or normalised floating point."""
+
+    def __init__(
+        self,
+        images: Tensor,
+        labels: Tensor,
+        classes: Sequence[str],
+        mean: Sequence[float],
+        std: Sequence[float],
+    ) -> None:
+        if images.ndim != 4 or not (images.dtype == torch.uint8 or images.is_floating_point()):
+            raise ObcError(
+                "images must be [count, channels, height, width], uint8 or floating point, "
+                f"not {list(images.shape)}, {images.dtype}"
+            )
+        if len(images) != len(labels):
+            raise ObcError(f"{len(images)} images have {len(labels)} labels")
+        super().__init__(labels, images.shape[1:], classes, mean, std)
+        self.images = images
+
+    def fetch(self, index: Tensor, random: torch.Generator | None) -> Tensor:
+        return self.images[index]
+
+    def part(self, count: int) -> Loaded:
+        """The first images only, for trying things out."""
+        return Loaded(self.images[:count], self.labels[:count], self.classes, self.mean, self.std)
+
+
+def statistics(images: Tensor) -> tuple[list[float], list[float]]:
+    """Mean and deviation of each channel, of bytes as numbers from 0 to 1.
+
+    >>> statistics(torch.tensor([0, 255], dtype=torch.uint8).view(2, 1, 1, 1))
+    ([0.5], [0.5])
+    """
+    values = torch.arange(256, dtype=torch.float64) / 255
+    mean, std = [], []
+    for channel in images.movedim(1, 0):
+        share = torch.bincount(channel.reshape(-1), minlength=256).double() / channel.numel()
+        centre = float(share @ values)
+        mean.append(round(centre, 4))
+        std.append(max(round(float((share @ (values - centre).square()).sqrt()), 4), 1e-4))
+    return mean, std
+
+
+def _order(count: int, seed: int, epoch: int) -> Tensor:
+    return torch.randperm(count, generator=_seeded(seed, epoch))
+
+
+def _seeded(*numbers: int) -> torch.Generator:
+    """A generator of its own for each sequence of numbers, well apart from its neighbours."""
+    mixed = 0
+    for number in numbers:
+        mixed = (mixed * 1_000_003 + number + 1) % 2**63
+    return torch.Generator().manual_seed(mixed)

@@ -1,0 +1,61 @@
+"""`obc.merge`: fold C and D into the weights; what is left is the plain pruned module."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+from obc.equivalent.attach import is_equivalent, like
+from obc.equivalent.factors import BiasFactors, Factors
+from obc.equivalent.inserted import put_back
+from obc.errors import ObcError
+
+
+def merge(model: nn.Module) -> nn.Module:
+    """Fold the factors of an equivalent pruning in place, and return the model.
+
+    >>> import obc
+    >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    >>> plan = obc.Plan.from_kept(obc.trace(net, torch.zeros(1, 4)), {"0": [0, 2, 5]})
+    >>> merge(obc.apply(net, plan, equivalent=True))
+    Sequential(
+      (0): Linear(in_features=4, out_features=3, bias=True)
+      (1): ReLU()
+      (2): Linear(in_features=3, out_features=2, bias=True)
+    )
+    """
+    found = [m for m in model.modules() if parametrize.is_parametrized(m) and _ours(m)]
+    if not is_equivalent(model):
+        raise ObcError("nothing to merge: the model holds no factors of an equivalent pruning")
+    with torch.no_grad():
+        values = [{key: getattr(m, key) for key in _ours(m)} for m in found]
+    for module, tensors in zip(found, values, strict=True):
+        _plain(module, tensors)
+    put_back(model)
+    return model
+
+
+def _ours(module: Any) -> list[str]:
+    """The parameters of a module that have factors."""
+    return [
+        key
+        for key, steps in module.parametrizations.items()
+        if isinstance(steps[0], (Factors, BiasFactors))
+    ]
+
+
+def _plain(module: Any, values: dict[str, Tensor]) -> None:
+    """Undo the parametrizations of one module: parameters in their old order, the old class."""
+    names: tuple[str, ...] = ()
+    for key, value in values.items():
+        steps = module.parametrizations[key]
+        names = names or steps[0].names
+        module._parameters[key] = like(steps.original, value)
+    # Torch's own removal would take the property from the class, which deep copies share.
+    del module._modules["parametrizations"]
+    module.__class__ = type(module).__bases__[0]
+    order = [*names, *(k for k in module._parameters if k not in names)]
+    module._parameters.update({k: module._parameters.pop(k) for k in order})

@@ -1,0 +1,155 @@
+"""`resolve`: any model by one name, whichever library or file it lives in."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from torch import nn
+
+from obc.errors import ObcError, closest
+from obc.models.resnet import resnet20, resnet56
+from obc.models.vgg import vgg19
+from obc.models.vit import vit_small
+
+OWN: Mapping[str, Callable[..., nn.Module]] = {
+    "resnet20": resnet20,
+    "resnet56": resnet56,
+    "vgg19": vgg19,
+    "vit_small": vit_small,
+}
+
+
+def resolve(
+    name: str, *, num_classes: int | None = None, pretrained: bool = False, **options: Any
+) -> nn.Module:
+    """A model by name; `options` go to whatever builds it.
+
+    The name is one of ours (`resnet20`, `resnet56`, `vgg19`, `vit_small`), or
+    `torchvision:resnet50`, `timm:convnext_tiny`, `hf:google/vit-base-patch16-224` (a hub name or
+    a folder), or `path/to/file.py:factory`. `pretrained` loads the library's own weights, never
+    from pickled files.
+
+    >>> resolve("resnet20", num_classes=7).fc.out_features
+    7
+    """
+    if num_classes is not None:
+        options["num_classes"] = num_classes
+    kind, colon, rest = name.partition(":")
+    if not colon:
+        return _own(name, pretrained, options)
+    if kind in _LIBRARIES and rest:
+        return _LIBRARIES[kind](rest, pretrained, options)
+    path, _, factory = name.rpartition(":")  # a path may have a colon of its own
+    if path.endswith(".py"):
+        return _from_file(Path(path), factory, pretrained, options)
+    raise ObcError(
+        f"'{name}' names no model; names are {', '.join(OWN)}, torchvision:…, timm:…, hf:…, "
+        "path/to/file.py:factory"
+    )
+
+
+def _own(name: str, pretrained: bool, options: dict[str, Any]) -> nn.Module:
+    if name not in OWN:
+        known = f"; there are {', '.join(OWN)}, and torchvision:…, timm:…, hf:…, file.py:factory"
+        raise ObcError(f"no model named '{name}'{closest(name, OWN)}{known}")
+    _no_weights(name, pretrained)
+    if name == "vit_small" and "num_classes" in options:
+        options["classes"] = options.pop("num_classes")
+    return _build(name, OWN[name], options)
+
+
+def _torchvision(name: str, pretrained: bool, options: dict[str, Any]) -> nn.Module:
+    models = _library("torchvision", "vision").models
+    names = models.list_models()
+    if name not in names:
+        raise ObcError(f"torchvision has no model '{name}'{closest(name, names)}")
+    weights = "DEFAULT" if pretrained else None
+    return _build(
+        f"torchvision:{name}", lambda **o: models.get_model(name, **o, weights=weights), options
+    )
+
+
+def _timm(name: str, pretrained: bool, options: dict[str, Any]) -> nn.Module:
+    timm = _library("timm", "vision")
+    plain = name.partition(".")[0]  # what follows the dot names the weights
+    if not timm.is_model(name):
+        raise ObcError(f"timm has no model '{name}'{closest(plain, timm.list_models())}")
+    return _build(
+        f"timm:{name}", lambda **o: timm.create_model(name, pretrained=pretrained, **o), options
+    )
+
+
+def _hugging_face(name: str, pretrained: bool, options: dict[str, Any]) -> nn.Module:
+    transformers = _library("transformers", "hf")
+    if "num_classes" in options:
+        options["num_labels"] = options.pop("num_classes")
+
+    def build(**own: Any) -> nn.Module:
+        config = transformers.AutoConfig.from_pretrained(name, **own)
+        kinds = config.architectures or []
+        kind = getattr(transformers, kinds[0], None) if kinds else None
+        if kind is None:
+            raise ObcError(f"the configuration of '{name}' names no class of transformers")
+        if not pretrained:
+            fresh: nn.Module = kind(config)
+            return fresh
+        found: nn.Module = kind.from_pretrained(name, config=config, use_safetensors=True)
+        return found
+
+    return _build(f"hf:{name}", build, options)
+
+
+def _from_file(path: Path, factory: str, pretrained: bool, options: dict[str, Any]) -> nn.Module:
+    if not path.is_file():
+        raise ObcError(f"no file {path}")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise ObcError(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
+    if not callable(getattr(module, factory, None)):
+        names = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]
+        raise ObcError(f"{path} has no function '{factory}'{closest(factory, names)}")
+    if pretrained:
+        options["pretrained"] = True
+    return _build(f"{path}:{factory}", getattr(module, factory), options)
+
+
+def _library(name: str, extra: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise ObcError(f"{name} is not installed ({error}): pip install 'obc[{extra}]'") from None
+    except RuntimeError as error:
+        # PyPI's torchvision beside a CPU-only torch: its compiled operators do not load.
+        raise ObcError(
+            f"{name} is installed but does not import beside this torch ({error}); "
+            "torch and torchvision must come from the same index"
+        ) from None
+
+
+def _build(name: str, make: Callable[..., Any], options: dict[str, Any]) -> nn.Module:
+    try:
+        model = make(**options)
+    except ObcError:
+        raise
+    except Exception as error:
+        raise ObcError(f"'{name}' cannot be built: {type(error).__name__}: {error}") from error
+    if not isinstance(model, nn.Module):
+        raise ObcError(f"'{name}' gives a {type(model).__name__}, not a torch.nn.Module")
+    return model
+
+
+def _no_weights(name: str, pretrained: bool) -> None:
+    if pretrained:
+        raise ObcError(f"'{name}' has no weights of its own: train it, or load a file into it")
+
+
+_LIBRARIES = {"torchvision": _torchvision, "timm": _timm, "hf": _hugging_face}

@@ -1,0 +1,1 @@
+"""Getting the accuracy back: recipes, fine-tuning, distillation, sparse learning."""

@@ -1,0 +1,138 @@
+"""The part of a run that learns: a model, its optimizer, schedule and average, step by step."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+from obc.data import Batch
+from obc.errors import ObcError
+from obc.tuning import checkpoint
+from obc.tuning.distill import ask, distilled, logits_of
+from obc.tuning.evaluate import check_classes
+from obc.tuning.feed import Feed
+from obc.tuning.optimizing import optimizer_of, schedule_of
+from obc.tuning.processes import Processes
+from obc.tuning.recipe import Recipe
+
+
+class Learner:
+    """`step` computes gradients, `apply` uses them; in between the loss may be found bad."""
+
+    def __init__(
+        self,
+        working: nn.Module,
+        feed: Feed,
+        recipe: Recipe,
+        teacher: nn.Module | None,
+        callback: Callable[[nn.Module], None] | None,
+        processes: Processes,
+    ) -> None:
+        self.recipe, self.feed, self.processes, self.callback = recipe, feed, processes, callback
+        if processes.sharded and (recipe.ema or callback):
+            raise ObcError("ema and callbacks need whole weights: not with FSDP")
+        working.to(processes.device).train()
+        self.teacher = None
+        if teacher is not None:
+            self.teacher = copy.deepcopy(teacher).to(processes.device).eval()
+        raw = optimizer_of(working, recipe)
+        self.model, self.optimizer = processes.prepared(working, raw)
+        self.plain = processes.unwrapped(self.model)
+        self.average = None
+        if recipe.ema is not None:
+            self.average = AveragedModel(
+                self.plain, multi_avg_fn=get_ema_multi_avg_fn(recipe.ema), use_buffers=True
+            )
+        self.done, self.lr = 0, recipe.lr
+        self._start_schedule()
+
+    def _start_schedule(self) -> None:
+        for group in self.optimizer.param_groups:
+            group["lr"] = group.pop("initial_lr", group["lr"])
+        inner = self.processes.inner(self.optimizer)
+        self.schedule = schedule_of(inner, self.recipe, self.feed.steps, self.done)
+
+    @property
+    def judged(self) -> nn.Module:
+        """What is evaluated and kept: the average where there is one."""
+        if self.average is not None:
+            module: nn.Module = self.average.module
+            return module
+        # A replica would share statistics in each forward pass, however many each process makes.
+        return self.model if self.processes.sharded else self.plain
+
+    def judged_state(self) -> dict[str, Tensor]:
+        return checkpoint.model_state(self.judged)
+
+    def step(self, batch: Batch) -> float:
+        """Forward and backward; the mean loss over all processes."""
+        parts = self.recipe.accumulate
+        total: Any = 0.0
+        chunks = zip(batch.images.chunk(parts), batch.labels.chunk(parts), strict=True)
+        for number, (images, labels) in enumerate(chunks, 1):
+            last = number == parts
+            with nullcontext() if last else self.processes.apart(self.model):
+                loss = self._loss(images, labels) / parts
+                self.processes.backward(loss)
+            total = total + loss.detach()
+        return self.processes.mean(total)
+
+    def _loss(self, images: Tensor, labels: Tensor) -> Tensor:
+        logits = logits_of(self.model(images)).float()
+        if not self.done:
+            check_classes(logits, labels, self.feed.images)
+        loss = F.cross_entropy(logits, labels, label_smoothing=self.recipe.label_smoothing)
+        if self.teacher is None:
+            return loss
+        with self.processes.autocast():
+            wise = ask(self.teacher, images)
+        return distilled(loss, logits, wise.float(), self.recipe.distill, self.recipe.temperature)
+
+    def apply(self) -> None:
+        """Use the gradients: callback, clipping, optimizer, schedule, average."""
+        clip = self.recipe.clip
+        if self.callback is not None:
+            self.processes.unscale(self.optimizer)
+            self.callback(self.plain)
+            if clip is not None:
+                nn.utils.clip_grad_norm_(self.plain.parameters(), clip)
+        elif clip is not None:
+            self.processes.clip(self.model, clip)
+        self.lr = float(self.optimizer.param_groups[0]["lr"])
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.schedule.step()
+        if self.average is not None:
+            self.average.update_parameters(self.plain)
+        self.done += 1
+
+    def agree(self) -> None:
+        """Statistics are each process's own while learning; the first one's are kept."""
+        for model in (self.plain, self.average):
+            for buffer in model.buffers() if model is not None else ():
+                self.processes.broadcast(buffer)
+
+    def state(self) -> dict[str, Tensor]:
+        """All that `restore` needs."""
+        self.agree()
+        inner = self.processes.inner(self.optimizer)
+        found = checkpoint.named("model", checkpoint.model_state(self.model))
+        found |= checkpoint.named("optimizer", checkpoint.optimizer_state(self.model, inner))
+        if self.average is not None:
+            found |= checkpoint.named("average", self.average.state_dict())
+        return found
+
+    def restore(self, tensors: dict[str, Tensor], done: int) -> None:
+        inner = self.processes.inner(self.optimizer)
+        checkpoint.set_model_state(self.model, checkpoint.under("model", tensors))
+        checkpoint.set_optimizer_state(self.model, inner, checkpoint.under("optimizer", tensors))
+        if self.average is not None:
+            self.average.load_state_dict(checkpoint.under("average", tensors))
+        self.done = done
+        self._start_schedule()

@@ -1,0 +1,64 @@
+"""The states of all random generators as tensors, so that a checkpoint can hold them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+def seed_all(*numbers: int) -> None:
+    """Start every generator from these numbers, well apart from those of other numbers."""
+    mixed = np.random.SeedSequence(numbers).generate_state(1).item()
+    random.seed(mixed)
+    np.random.seed(mixed)
+    torch.manual_seed(mixed)  # CUDA's generators too
+
+
+def capture() -> dict[str, Tensor]:
+    """What every generator is at."""
+    _, words, gauss = random.getstate()
+    _, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
+    found = {
+        "torch": torch.get_rng_state(),
+        "python": torch.tensor(words, dtype=torch.int64),
+        "python.gauss": torch.tensor([gauss is not None, gauss or 0.0], dtype=torch.float64),
+        "numpy": torch.from_numpy(np.asarray(keys).astype(np.int64)),
+        "numpy.position": torch.tensor([position, has_gauss], dtype=torch.int64),
+        "numpy.gauss": torch.tensor([cached], dtype=torch.float64),
+    }
+    if torch.cuda.is_available():
+        found["cuda"] = torch.cuda.get_rng_state()
+    return found
+
+
+def restore(states: Mapping[str, Tensor]) -> None:
+    """Put every generator back to where it was."""
+    torch.set_rng_state(states["torch"])
+    there, gauss = states["python.gauss"].tolist()
+    random.setstate((3, tuple(states["python"].tolist()), gauss if there else None))
+    position, has_gauss = states["numpy.position"].tolist()
+    keys = states["numpy"].numpy().astype(np.uint32)
+    np.random.set_state(("MT19937", keys, position, has_gauss, states["numpy.gauss"].item()))
+    if "cuda" in states and torch.cuda.is_available():
+        torch.cuda.set_rng_state(states["cuda"])
+
+
+@contextmanager
+def kept() -> Iterator[None]:
+    """Whatever is drawn inside, the generators are afterwards as they were.
+
+    >>> with kept():
+    ...     inside = torch.rand(1)
+    >>> bool(torch.rand(1) == inside)
+    True
+    """
+    before = capture()
+    try:
+        yield
+    finally:
+        restore(before)
