@@ -8,6 +8,9 @@ from obc.equivalent.apply import apply
 from obc.equivalent.groups import parameter_groups
 from obc.equivalent.merge import merge
 from obc.errors import ObcError
+from obc.files.export import Export, export
+from obc.files.loading import load
+from obc.files.saving import save
 from obc.planning.budget import Cost, cost
 from obc.planning.plan import Plan
 from obc.planning.search import plan
@@ -24,6 +27,7 @@ __all__ = [
     "Channels",
     "Cost",
     "Criterion",
+    "Export",
     "Frozen",
     "Latency",
     "MACs",
@@ -39,12 +43,15 @@ __all__ = [
     "cost",
     "criterion",
     "evaluate",
+    "export",
     "finetune",
     "handler",
     "jacobian_blocks",
+    "load",
     "merge",
     "parameter_groups",
     "plan",
+    "save",
     "score",
     "trace",
     "verify",

@@ -12,6 +12,8 @@ from torch import Tensor
 from obc.errors import ObcError
 
 _SMALL = 4096  # integers up to this many are kept as they are: token ids, masks, positions
+_LARGE = 2**26  # numbers in all, so that no file can ask for more memory than there is
+_DIMS = 16
 
 
 def describe(example: Any) -> Any:
@@ -47,38 +49,65 @@ _DTYPES = {
 }
 
 
-def check_description(node: Any) -> None:
-    """Refuse anything that `describe` would not have written."""
+def check_description(spec: Any) -> None:
+    """Refuse anything that `describe` would not have written, and what is far too large.
+
+    >>> check_description({"tensor": [2**20, 2**20], "dtype": "float32"})
+    Traceback (most recent call last):
+    ValueError: an example of 1099511627776 numbers; a plan keeps at most 67108864
+    """
+    count = _check_node(spec)
+    if count > _LARGE:
+        raise ValueError(f"an example of {count} numbers; a plan keeps at most {_LARGE}")
+
+
+def _check_node(node: Any) -> int:
+    """How many numbers a well-formed description stands for."""
     if not isinstance(node, dict) or not node:
         raise ValueError("an example is described by a dictionary")
     (kind, value), *_ = node.items()
     if kind == "tensor":
-        _check_tensor(node)
-    elif len(node) != 1 or kind not in ("dict", "tuple", "list", "value"):
+        return _check_tensor(node)
+    if len(node) != 1 or kind not in ("dict", "tuple", "list", "value"):
         raise ValueError(f"an example holds no '{kind}'")
-    elif kind == "value":
+    if kind == "value":
         if not (value is None or isinstance(value, (bool, int, float, str))):
             raise ValueError("a plain value of an example is a number, a text or nothing")
-    elif not isinstance(value, dict if kind == "dict" else list):
+        return 1
+    if not isinstance(value, dict if kind == "dict" else list):
         raise ValueError(f"'{kind}' of an example has another form")
-    else:
-        for part in value.values() if isinstance(value, dict) else value:
-            check_description(part)
+    parts = value.values() if isinstance(value, dict) else value
+    return sum(map(_check_node, parts))
 
 
-def _check_tensor(node: dict[str, Any]) -> None:
+def _check_tensor(node: dict[str, Any]) -> int:
     shape, values = node["tensor"], node.get("values")
     if not isinstance(shape, list) or not all(type(n) is int and n >= 0 for n in shape):
         raise ValueError("a tensor's shape is a list of whole numbers")
+    if len(shape) > _DIMS or max(shape, default=0) > _LARGE:
+        raise ValueError(f"a tensor has at most {_DIMS} dimensions, each of at most {_LARGE}")
     extra = node.keys() - {"tensor", "dtype", "values", "low", "high"}
-    if node.get("dtype") not in _DTYPES or extra:
+    dtype = node.get("dtype")
+    if not isinstance(dtype, str) or dtype not in _DTYPES or extra:
         raise ValueError("a tensor is described by its shape, dtype and values")
     if values is not None:
         numbers = isinstance(values, list) and all(isinstance(v, int) for v in values)
         if not numbers or len(values) != math.prod(shape):
             raise ValueError("a tensor has as many values as its shape says")
-    if not all(isinstance(node.get(key, 0), int) for key in ("low", "high")):
-        raise ValueError("a tensor's range is given by whole numbers")
+    low, high = node.get("low", 0), node.get("high", 0)
+    if not (isinstance(low, int) and isinstance(high, int) and low <= high):
+        raise ValueError("a tensor's range is given by two whole numbers, the lower one first")
+    _check_range(dtype, [low, high, *(values or ())])
+    return math.prod(max(n, 1) for n in shape)  # torch multiplies the others beside a zero, too
+
+
+def _check_range(dtype: str, numbers: list[int]) -> None:
+    kind = getattr(torch, dtype)
+    if kind.is_floating_point or kind.is_complex:
+        return
+    ends = (0, 1) if kind is torch.bool else (torch.iinfo(kind).min, torch.iinfo(kind).max)
+    if min(numbers) < ends[0] or max(numbers) > ends[1]:
+        raise ValueError(f"a tensor's values do not fit its dtype, {dtype}")
 
 
 def rebuild(spec: Any, device: torch.device, dtype: torch.dtype) -> Any:
@@ -105,5 +134,6 @@ def _make_tensor(
         return x.to(device, dtype if kind.is_floating_point else kind)
     if "values" in node:
         return torch.tensor(node["values"], dtype=kind).reshape(shape).to(device)
-    low, high = node.get("low", 0), node.get("high", 0)
+    last = torch.iinfo(torch.int64).max - 1  # what comes after it must be a number, too
+    low, high = min(node.get("low", 0), last), min(node.get("high", 0), last)
     return torch.randint(low, high + 1, shape, generator=generator).to(device, kind)

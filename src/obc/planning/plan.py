@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import reprlib
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 from rich.table import Table
 from torch import Tensor, nn
 
 from obc.errors import ObcError, closest
 from obc.planning.example import check_description, describe
+from obc.planning.reading import parse, read_bytes
 from obc.planning.summary import summary, table
 from obc.trace.sites import Sites, shapes_of
 
@@ -141,7 +143,7 @@ class Plan(BaseModel):
             if list(shapes[name]) != shape:
                 raise ObcError(
                     f"the plan is for another model: '{name}' is {list(shapes[name])} here, "
-                    f"{shape} in the plan"
+                    f"{reprlib.repr(shape)} in the plan"
                 )
         extra = next((n for n in shapes if n not in self.shapes), None)
         if extra is not None:
@@ -150,7 +152,12 @@ class Plan(BaseModel):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the plan as JSON, aside first, so that no half-written file is ever seen."""
         target = Path(path)
-        text = json.dumps(self.model_dump(), indent=1)
+        try:
+            text = json.dumps(self.model_dump(), indent=1, allow_nan=False)
+        except ValueError:
+            raise ObcError(
+                "the plan holds a number that is not finite; it cannot be saved"
+            ) from None
         handle, aside = tempfile.mkstemp(dir=target.parent, prefix=target.name)
         try:
             with os.fdopen(handle, "w", encoding="utf-8") as file:
@@ -165,18 +172,7 @@ class Plan(BaseModel):
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Plan:
         """Read a plan and check all of it."""
-        try:
-            return cls.model_validate_json(Path(path).read_bytes())
-        except FileNotFoundError:
-            raise ObcError(f"no plan at {path}") from None
-        except OSError as error:
-            raise ObcError(f"{path} cannot be read: {error}") from None
-        except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(str(part) for part in first["loc"]) or "the file"
-            raise ObcError(
-                f"{path} is not a plan this version reads: {where}: {first['msg']}"
-            ) from None
+        return parse(cls, read_bytes(path, "a plan"), path, "a plan")
 
 
 def _channels(indices: Any) -> list[int]:

@@ -1,0 +1,1 @@
+"""What is kept on disk: artifacts that are checked before they are believed, and exports."""

@@ -1,0 +1,62 @@
+"""`plan.json` of an artifact: what was cut, and which tensors `model.safetensors` must hold."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from obc.errors import ObcError
+from obc.planning.plan import Plan
+
+Count = Annotated[int, Field(ge=0)]
+_NUMBERS = re.compile(r"\[\n([-+.\deE,\s]+)\]")  # no text: a line break in one is written \\n
+Beside = Literal["config.json", "generation_config.json"]
+
+
+class Stored(BaseModel):
+    """One tensor of the file: its type as safetensors names it, its shape, and its bytes' hash."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    dtype: str
+    shape: list[Count]
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+
+
+class Artifact(BaseModel):
+    """A pruned model on disk; docs/format.md says what each field means."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    format: Literal["obc.artifact"] = "obc.artifact"
+    version: Literal[1] = 1
+    model: str | None = None
+    kind: str
+    plans: list[Plan]
+    equivalent: bool = False
+    tensors: dict[str, Stored]
+    ties: dict[str, str] = {}
+    beside: list[Beside] = []
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Artifact:
+        for name, first in self.ties.items():
+            if name in self.tensors or first not in self.tensors:
+                raise ValueError(f"'{name}' is tied to '{first}', but one is stored, not both")
+        for before, after in zip(self.plans, self.plans[1:], strict=False):
+            if before.shapes.keys() != after.shapes.keys():
+                raise ValueError("the plans are for different models")
+        if self.equivalent and not self.plans:
+            raise ValueError("an equivalent pruning has a plan")
+        return self
+
+    def text(self) -> str:
+        """JSON with one line for each list of numbers."""
+        try:
+            spread = json.dumps(self.model_dump(), indent=1, allow_nan=False)
+        except ValueError:
+            raise ObcError("the model's plan holds a number that is not finite") from None
+        return _NUMBERS.sub(lambda found: f"[{' '.join(found[1].split())}]", spread) + "\n"

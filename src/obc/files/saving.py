@@ -1,0 +1,122 @@
+"""`obc.save`: a pruned model as `model.safetensors` and `plan.json`, the old ones or the new."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import warnings
+from pathlib import Path
+
+from torch import Tensor, nn
+
+from obc.equivalent.attach import is_equivalent
+from obc.errors import ObcError
+from obc.files.artifact import Artifact
+from obc.files.folder import PLAN, TENSORS, replacing
+from obc.files.hugging import check_pretrained, fitting_config, is_hugging, write_config
+from obc.files.reference import reference as known_reference
+from obc.files.tensors import check_storable, collect, stored, write
+from obc.planning.plan import Plan
+from obc.surgery.record import applied
+from obc.trace.sites import shapes_of
+
+_FULL = re.compile(r"parametrizations\.(\w+)\.original$")
+_FACTOR = re.compile(r"parametrizations\.\w+\.0\.[CD]\.\d+\.")
+
+
+def save(model: nn.Module, path: str | os.PathLike[str], *, reference: str | None = None) -> None:
+    """Write a pruned model into a folder, from which `obc.load` builds it again.
+
+    Whatever happens on the way, the folder holds the artifact it held before or the new one. A
+    Hugging Face model whose widths are the same over layers gets its `config.json` too, so that
+    plain `from_pretrained` loads it; for others a warning says why not. `reference` is the name
+    the model was built by, such as "torchvision:resnet50": it is written down for readers.
+
+    >>> import tempfile, torch, obc
+    >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    >>> sites = obc.trace(net, torch.zeros(1, 4))
+    >>> pruned = obc.apply(net, obc.Plan.from_kept(sites, {"0": [0, 2, 5]}))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save(pruned, folder)
+    ...     fresh = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    ...     obc.load(fresh, folder)[0]
+    Linear(in_features=4, out_features=3, bias=True)
+    """
+    _check_whole(model)
+    tensors, ties = collect(model)
+    check_storable(model, tensors)
+    plans = list(applied(model))
+    if plans:
+        _check_same(model, plans[-1])
+    artifact = Artifact(
+        model=reference or known_reference(model),
+        kind=f"{type(model).__module__}.{type(model).__qualname__}",
+        plans=plans,
+        equivalent=is_equivalent(model),
+        tensors=stored(tensors),
+        ties=ties,
+    )
+    note = None
+    with replacing(Path(path)) as aside:
+        if is_hugging(model):
+            note = _write_for_hugging(model, artifact, tensors, aside)
+        else:
+            _write(artifact, tensors, aside)
+    if note is not None:
+        warnings.warn(
+            f"{path} is for obc.load; from_pretrained cannot load this model: {note}", stacklevel=2
+        )
+
+
+def _write(artifact: Artifact, tensors: dict[str, Tensor], aside: Path) -> None:
+    text = artifact.text().encode()
+    (aside / PLAN).write_bytes(text)
+    write(tensors, aside / TENSORS, hashlib.sha256(text).hexdigest())
+    shutil.copymode(aside / PLAN, aside / TENSORS)  # safetensors would keep it to its owner
+
+
+def _write_for_hugging(
+    model: nn.Module, artifact: Artifact, tensors: dict[str, Tensor], aside: Path
+) -> str | None:
+    """The artifact with a configuration beside it, or without one and the reason why."""
+    try:
+        if artifact.equivalent:
+            raise ObcError("its C and D are not merged yet")
+        names = write_config(model, fitting_config(model), aside)
+        _write(artifact.model_copy(update={"beside": names}), tensors, aside)
+        check_pretrained(model, aside, artifact.plans)
+    except ObcError as reason:
+        for path in aside.iterdir():
+            path.unlink()
+        _write(artifact, tensors, aside)
+        return str(reason)
+    return None
+
+
+def _check_whole(model: nn.Module) -> None:
+    """A wrapper, or a larger model around a pruned one, could not be built again."""
+    for name, module in model.named_modules():
+        if name and applied(module):
+            raise ObcError(f"not this model but '{name}' inside it was pruned; save that")
+
+
+def _check_same(model: nn.Module, plan: Plan) -> None:
+    """What was added or enlarged after the last cut is in no plan, so it could not be rebuilt."""
+    shapes = {_plain_name(n, plan): s for n, s in shapes_of(model).items() if not _FACTOR.search(n)}
+    for name in sorted(shapes.keys() ^ plan.shapes.keys()):
+        what = "came after" if name in shapes else "went after"
+        raise ObcError(f"'{name}' {what} the last plan, so the model could not be built again")
+    for name, shape in shapes.items():
+        before = plan.shapes[name]
+        if len(before) != len(shape) or any(n > m for n, m in zip(shape, before, strict=True)):
+            raise ObcError(
+                f"'{name}' is {list(shape)} and was {before} before the last plan: it was changed "
+                "since, so the model could not be built again"
+            )
+
+
+def _plain_name(name: str, plan: Plan) -> str:
+    """What a full weight was called before it got factors."""
+    return name if name in plan.shapes else _FULL.sub(r"\1", name)

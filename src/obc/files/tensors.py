@@ -1,0 +1,231 @@
+"""The tensors of a model and of a file: collected, compared, written and put in their places."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+from obc.errors import ObcError, closest
+from obc.files.artifact import Artifact, Stored
+
+_HEADER = 32 * 2**20  # bytes; a hundred thousand tensors take a third of it
+_NAMES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.complex64: "C64",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint64: "U64",
+    torch.uint32: "U32",
+    torch.uint16: "U16",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+    torch.float8_e4m3fn: "F8_E4M3",
+    torch.float8_e5m2: "F8_E5M2",
+}
+"""Every type a file may hold, by the name that safetensors gives it."""
+
+
+class Slot:
+    """A place in a module that holds a parameter or a buffer."""
+
+    def __init__(self, name: str, store: dict[str, Tensor | None], key: str) -> None:
+        self.name, self._store, self._key = name, store, key
+
+    @property
+    def tensor(self) -> Tensor:
+        found = self._store[self._key]
+        assert found is not None
+        return found
+
+    def put(self, tensor: Tensor) -> None:
+        self._store[self._key] = tensor
+
+
+def slots(model: nn.Module) -> list[Slot]:
+    """All places of a model, under every name: shared modules and buffers outside the state too."""
+    return [
+        Slot(f"{path}.{key}" if path else key, store, key)
+        for path, module in model.named_modules(remove_duplicate=False)
+        for store in (module._parameters, module._buffers)
+        for key, tensor in store.items()
+        if tensor is not None
+    ]
+
+
+def collect(model: nn.Module) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Each tensor once, by its first name, and the other names it goes by.
+
+    >>> net = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2))
+    >>> net[2].weight = net[0].weight
+    >>> collect(net)[1]
+    {'2.weight': '0.weight'}
+    """
+    first: dict[int, str] = {}
+    tensors: dict[str, Tensor] = {}
+    ties: dict[str, str] = {}
+    for slot in slots(model):
+        name = first.setdefault(id(slot.tensor), slot.name)
+        if name == slot.name:
+            tensors[name] = slot.tensor
+        else:
+            ties[slot.name] = name
+    return tensors, ties
+
+
+def check_storable(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Refuse what a file could not give back."""
+    for path, module in model.named_modules():
+        if type(module).get_extra_state is not nn.Module.get_extra_state:
+            raise ObcError(f"'{path}' ({type(module).__name__}) keeps extra state, no tensors")
+    for name, tensor in tensors.items():
+        if is_lazy(tensor):
+            raise ObcError(f"'{name}' has no shape yet: run the model once")
+        if tensor.is_meta:
+            raise ObcError(f"'{name}' is on the meta device: there is nothing to save")
+        if tensor.layout is not torch.strided or is_traceable_wrapper_subclass(tensor):
+            raise ObcError(f"'{name}' is no plain tensor but {type(tensor).__name__}")
+        if tensor.dtype not in _NAMES:
+            raise ObcError(f"'{name}' is {tensor.dtype}, which safetensors cannot hold")
+
+
+def write(tensors: Mapping[str, Tensor], path: str | os.PathLike[str], note: str) -> None:
+    """A safetensors file; `note` is the digest of the plan that it belongs to."""
+    plain = {n: _plain(t) for n, t in tensors.items()}
+    shared = {t.untyped_storage().data_ptr() for t in plain.values() if t.numel()}
+    if len(shared) < sum(t.numel() > 0 for t in plain.values()):
+        plain = {n: t.clone() for n, t in plain.items()}  # views of one memory are stored apart
+    # "format" is what Hugging Face asks of a file.
+    save_file(plain, path, metadata={"format": "pt", "obc.plan": note})
+
+
+def stored(tensors: Mapping[str, Tensor]) -> dict[str, Stored]:
+    return {
+        n: Stored(dtype=_NAMES[t.dtype], shape=list(t.shape), sha256=digest(t))
+        for n, t in tensors.items()
+    }
+
+
+def digest(tensor: Tensor) -> str:
+    """The hash of a tensor's bytes, row by row."""
+    return hashlib.sha256(_plain(tensor).reshape(-1).view(torch.uint8).numpy().data).hexdigest()
+
+
+def _plain(tensor: Tensor) -> Tensor:
+    """The same numbers in main memory, row by row."""
+    return tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
+
+
+@contextmanager
+def opened(path: str | os.PathLike[str]) -> Iterator[Any]:
+    """A safetensors file, its header checked; nothing of its data is read yet."""
+    try:
+        found = os.stat(path)
+        if not stat.S_ISREG(found.st_mode):
+            raise ObcError(f"{path} cannot be read: it is no regular file")
+        with open(path, "rb") as raw:
+            header = int.from_bytes(raw.read(8), "little")
+        if header > min(found.st_size - 8, _HEADER):
+            raise ObcError(f"{path} is no safetensors file, or is not complete")
+        file = safe_open(path, framework="pt")
+    except FileNotFoundError:
+        raise ObcError(f"no model at {path}") from None
+    except SafetensorError as error:
+        raise ObcError(f"{path} is no safetensors file, or is not complete: {error}") from None
+    except (OSError, RuntimeError, MemoryError) as error:
+        raise ObcError(f"{path} cannot be read: {error}") from None
+    with file:
+        yield file
+
+
+def check_file(file: Any, artifact: Artifact) -> None:
+    """The file holds what the plan says, name by name, to the bit."""
+    names = set(file.keys())
+    for name, entry in artifact.tensors.items():
+        if name not in names:
+            raise ObcError(f"model.safetensors holds no '{name}'{closest(name, names)}")
+        found = file.get_slice(name)
+        if found.get_dtype() != entry.dtype or found.get_shape() != entry.shape:
+            raise ObcError(
+                f"'{name}' is {found.get_dtype()} {found.get_shape()} in model.safetensors, "
+                f"{entry.dtype} {entry.shape} in plan.json"
+            )
+        if entry.dtype not in _NAMES.values():
+            raise ObcError(f"'{name}' is {entry.dtype}, which this version does not read")
+    extra = names - artifact.tensors.keys()
+    if extra:
+        raise ObcError(f"model.safetensors holds '{min(extra)}', of which plan.json knows nothing")
+    for name, entry in artifact.tensors.items():
+        if digest(file.get_tensor(name)) != entry.sha256:
+            raise ObcError(f"'{name}' is damaged: its bytes are not those that were saved")
+
+
+def check_model(model: nn.Module, artifact: Artifact) -> None:
+    """The cut model has the places for what the file holds."""
+    tensors, ties = collect(model)
+    for name, entry in artifact.tensors.items():
+        if name not in tensors:
+            tied = f"; it is tied to '{ties[name]}' here" if name in ties else ""
+            raise ObcError(f"the model has no place for '{name}'{tied or closest(name, tensors)}")
+        if list(tensors[name].shape) != entry.shape:
+            raise ObcError(
+                f"'{name}' is {list(tensors[name].shape)} in the model after the cut, "
+                f"{entry.shape} in the file"
+            )
+    extra = next((n for n in tensors if n not in artifact.tensors), None)
+    if extra is not None:
+        raise ObcError(f"the file has nothing for '{extra}'")
+    if ties != artifact.ties:
+        name = min(ties.items() ^ artifact.ties.items())[0]
+        raise ObcError(
+            f"'{name}' is tied to {ties.get(name)!r} in the model, "
+            f"to {artifact.ties.get(name)!r} in the file"
+        )
+
+
+def fill(model: nn.Module, file: Any) -> None:
+    """Put the file's tensors into the model, on its device, in the type they were saved in."""
+    tensors, ties = collect(model)
+    # All of it is at hand before the first place is written.
+    values = {n: file.get_tensor(n).to(_device(t)) for n, t in tensors.items()}
+    new: dict[str, Tensor] = {}
+    with torch.no_grad():
+        for name, old in tensors.items():
+            if old.is_meta:
+                new[name] = _like(old, values[name].clone())
+            elif old.dtype == values[name].dtype:
+                old.copy_(values[name])
+            else:
+                old.data = values[name].clone()
+    for slot in slots(model):
+        first = ties.get(slot.name, slot.name)
+        if first in new:
+            slot.put(new[first])
+
+
+def _device(tensor: Tensor) -> torch.device:
+    return torch.device("cpu") if tensor.is_meta else tensor.device
+
+
+def _like(old: Tensor, value: Tensor) -> Tensor:
+    """A parameter or buffer with values in the place of one without."""
+    if not isinstance(old, nn.Parameter):
+        return value
+    new = type(old)(value, old.requires_grad)
+    new.__dict__.update(old.__dict__)
+    return new
