@@ -1,4 +1,4 @@
-"""`obc.apply(..., equivalent=True)` and `obc.merge`: what they refuse, and what they leave alone."""
+"""Equivalent `obc.apply` and `obc.merge`: what they build, refuse, and leave alone."""
 
 from __future__ import annotations
 
