@@ -8,9 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
+from obc.equivalent.attach import is_equivalent, like
 from obc.equivalent.factors import BiasFactors, Factors
+from obc.equivalent.inserted import put_back
 from obc.errors import ObcError
-from obc.surgery.slicing import sliced
 
 
 def merge(model: nn.Module) -> nn.Module:
@@ -27,12 +28,13 @@ def merge(model: nn.Module) -> nn.Module:
     )
     """
     found = [m for m in model.modules() if parametrize.is_parametrized(m) and _ours(m)]
-    if not found:
+    if not is_equivalent(model):
         raise ObcError("nothing to merge: the model holds no factors of an equivalent pruning")
     with torch.no_grad():
-        small = [{key: getattr(m, key).detach() for key in _ours(m)} for m in found]
-    for module, tensors in zip(found, small, strict=True):
+        values = [{key: getattr(m, key) for key in _ours(m)} for m in found]
+    for module, tensors in zip(found, values, strict=True):
         _plain(module, tensors)
+    put_back(model)
     return model
 
 
@@ -45,16 +47,13 @@ def _ours(module: Any) -> list[str]:
     ]
 
 
-def _plain(module: Any, tensors: dict[str, Tensor]) -> None:
+def _plain(module: Any, values: dict[str, Tensor]) -> None:
     """Undo the parametrizations of one module: parameters in their old order, the old class."""
     names: tuple[str, ...] = ()
-    for key, value in tensors.items():
+    for key, value in values.items():
         steps = module.parametrizations[key]
         names = names or steps[0].names
-        full = steps.original
-        new = sliced(full, {})  # type, hooks and attributes as they were
-        new.data, new.grad = value.clone(memory_format=torch.contiguous_format), None
-        module._parameters[key] = new
+        module._parameters[key] = like(steps.original, value)
     # Torch's own removal would take the property from the class, which deep copies share.
     del module._modules["parametrizations"]
     module.__class__ = type(module).__bases__[0]
