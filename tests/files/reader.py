@@ -44,7 +44,7 @@ def read(folder: Path) -> tuple[dict[str, Any], dict[str, np.ndarray[Any, Any]]]
     for name, first in plan["ties"].items():
         tensors[name] = tensors[first]
     for cut in plan["plans"]:
-        assert cut["shapes"].keys() == header.keys() or plan["equivalent"]
+        assert cut["shapes"].keys() == header.keys() or plan["equivalent"] is not None
         for site in cut["sites"].values():
             kept = site["kept"]
             assert kept == sorted(set(kept)) and kept[0] >= 0 and kept[-1] < site["size"]

@@ -252,14 +252,16 @@ def nudge(model: nn.Module) -> None:
                 p.add_(torch.randn(p.shape, generator=generator).to(p), alpha=1e-3)
 
 
-def test_tuned_on_after_loading(tmp_path: Path) -> None:
+@pytest.mark.parametrize("form", ["folded", "inserted", "inserted-bn"])
+def test_tuned_on_after_loading(form: Any, tmp_path: Path) -> None:
     net = case("resnet20")
     model, example = net.model(), net.example()
     sites = obc.trace(model, example)
     plan = obc.Plan.from_kept(sites, random_kept(sites))
-    obc.apply(model, plan, example=example, equivalent=True)
+    obc.apply(model, plan, example=example, equivalent=True, form=form)
     obc.save(model, tmp_path)
     loaded = obc.load(net.build(), tmp_path)
+    assert contents(loaded) == contents(model)
     for each in (model, loaded):
         each.train()
         optimizer = torch.optim.SGD(obc.parameter_groups(each, 0.1), momentum=0.9)

@@ -13,6 +13,7 @@ from obc.planning.plan import Plan
 
 Count = Annotated[int, Field(ge=0)]
 _NUMBERS = re.compile(r"\[\n([-+.\deE,\s]+)\]")  # no text: a line break in one is written \\n
+Form = Literal["folded", "inserted", "inserted-bn"]
 Beside = Literal["config.json", "generation_config.json"]
 
 
@@ -36,7 +37,7 @@ class Artifact(BaseModel):
     model: str | None = None
     kind: str
     plans: list[Plan]
-    equivalent: bool = False
+    equivalent: Form | None = None
     tensors: dict[str, Stored]
     ties: dict[str, str] = {}
     beside: list[Beside] = []
