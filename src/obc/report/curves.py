@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _KINDS = (".png", ".svg")
+_LETTERS = 140  # that fit in a line across the figure
 # As in style.css.
 _COLOURS = (
     "#2a78d6", "#eb6834", "#1baf7a", "#c98a00", "#6b7079", "#e34948", "#d0588c", "#4a3aa7",
@@ -87,9 +88,10 @@ def _draw(axes: Any, drawn: Sequence[Line], of: str) -> dict[str, Any]:
 
 def _legend(figure: Figure, handles: dict[str, Any]) -> None:
     """Names as they are: matplotlib hides those that begin with _ and reads $…$ as formulas."""
-    blank = [" "] * len(handles)
+    lines, blank = list(handles.values()), [" "] * len(handles)
+    columns = max(1, _LETTERS // (max(map(len, handles)) + 8))  # 8 for the line and the space
     found = figure.legend(
-        list(handles.values()), blank, loc="outside lower center", ncols=8, frameon=False
+        lines, blank, loc="outside lower center", ncols=min(columns, len(lines)), frameon=False
     )
     for text, name in zip(found.get_texts(), handles, strict=True):
         text.set_parse_math(False)
