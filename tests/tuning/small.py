@@ -34,9 +34,9 @@ def images(count: int, classes: int = 4) -> Loaded:
     return Loaded(pixels.to(torch.uint8), labels, names, [0.3], [0.3])
 
 
-def equivalent(seed: int = 0) -> nn.Module:
+def equivalent(seed: int = 0, norm: bool = True) -> nn.Module:
     """The same network, pruned with every connection kept."""
-    model = net(seed).eval()
+    model = net(seed, norm).eval()
     sites = obc.trace(model, torch.zeros(1, 1, 8, 8))
     kept = {s.name: list(range(s.size))[::2] for s in sites}
     return obc.apply(model, obc.Plan.from_kept(sites, kept), equivalent=True)

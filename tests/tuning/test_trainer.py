@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import obc
 from obc.data import Loaded
-from obc.tuning import checkpoint, seeds, trainer
+from obc.tuning import checkpoint, run, seeds
 from obc.tuning.sparse import GroupSparsity
 from tests.tuning.small import equivalent, images, net, same
 
@@ -307,7 +307,7 @@ def test_a_loader_that_gets_shorter_is_told(tmp_path: Path) -> None:
 def test_a_run_that_was_stopped_anywhere_ends_with_the_same_bits(
     stop: int, factors: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trainer, "SAVE_STEPS", 2)
+    monkeypatch.setattr(run, "SAVE_STEPS", 2)
     recipe = RECIPE.changed(ema=0.8, crop=1, flip=True, mixup=0.4, erasing=0.2)
     whole, parts = (equivalent() if factors else Noisy() for _ in range(2))
     obc.finetune(whole, DATA, TEST, recipe, out=tmp_path / "whole")
@@ -326,6 +326,27 @@ def test_a_run_that_was_stopped_anywhere_ends_with_the_same_bits(
     assert len(tuned.history) == 3
     # The last good checkpoint was used: at most the steps since then were made twice.
     assert len(calls) <= 12 + 2
+
+
+def test_without_its_generators_a_run_ends_otherwise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The control of the test above: its network and augmentations do draw numbers."""
+    monkeypatch.setattr(run, "SAVE_STEPS", 2)
+    whole, parts = Noisy(), Noisy()
+    obc.finetune(whole, DATA, None, RECIPE, out=tmp_path / "whole")
+    calls = []
+
+    def interrupt(model: nn.Module) -> None:
+        calls.append(1)
+        if len(calls) == 7:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        obc.finetune(parts, DATA, None, RECIPE, out=tmp_path / "parts", callback=interrupt)
+    monkeypatch.setattr(seeds, "restore", lambda states: None)
+    obc.finetune(parts, DATA, None, RECIPE, out=tmp_path / "parts")
+    assert not same(whole.state_dict(), parts.state_dict())
 
 
 class Noisy(nn.Module):
@@ -349,7 +370,7 @@ class Noisy(nn.Module):
 def test_a_loader_of_the_users_goes_on_where_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trainer, "SAVE_STEPS", 2)
+    monkeypatch.setattr(run, "SAVE_STEPS", 2)
     whole, parts = Noisy(), Noisy()
     obc.finetune(whole, loader(), None, RECIPE, out=tmp_path / "whole")
     calls = []

@@ -66,21 +66,27 @@ class Reach:
     def feasible(self, targets: Sequence[Target]) -> list[list[int]]:
         """For each target, loosest first, counts that meet it, found before any work; or an error.
 
-        Time is measured once, with every site at its floor.
+        Each target is tried by itself and, so that plans are nested, below the counts of the one
+        before. Only the former is a reason to refuse: the run may come to other counts. Time is
+        measured once, with every site at its floor.
         """
         floor = [own[-1] for own in self.levels]
         if self.in_time:
             self._check_time(targets, floor)
             return [floor for _ in targets]
-        found, levels = [], self.levels
+        found, below = [], self.levels
         for target in targets:
             if self.value(floor) > self.limit(target):
                 self.refuse(target, self.value(floor))
+            levels = below
             landing = land(self.price, levels, [], evenly(levels), self.limit(target))
+            if not landing.met:
+                levels = self.levels
+                landing = land(self.price, levels, [], evenly(levels), self.limit(target))
             if not landing.met:
                 self.refuse(target, landing.value)
             found.append([own[p] for own, p in zip(levels, landing.places, strict=True)])
-            levels = [own[p:] for own, p in zip(levels, landing.places, strict=True)]
+            below = [own[p:] for own, p in zip(levels, landing.places, strict=True)]
         return found
 
     def refuse(self, target: Target, value: float) -> NoReturn:
@@ -92,7 +98,7 @@ class Reach:
         raise ObcError(f"{target} cannot be met: {why}; the nearest that can is {nearest}")
 
     def _check_time(self, targets: Sequence[Target], floor: Sequence[int]) -> None:
-        smallest = Working(self._model, self._sites)
+        smallest = Working(self._model, self._sites, as_it_is=True)
         smallest.remove({s.name: range(n, s.size) for s, n in zip(self._sites, floor, strict=True)})
         least = latency.seconds(smallest.model, self._example)
         for target in targets:

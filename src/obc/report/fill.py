@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -104,7 +105,7 @@ def scores(criterion: str, found: Mapping[str, Tensor], share: float | None = No
     values = values.sort().values
     cut = None if share is None else float(values[min(int(share * len(values)), len(values) - 1)])
     above = values[values > 0]
-    log = bool(values[0] >= 0) and above.numel() > 1 and bool(above[-1] > 100 * above[0])
+    log = bool(values[0] >= 0) and above.numel() > 1 and _wide(above)
     drawn = above.log10() if log else values
     low, high = float(drawn[0]), float(drawn[-1])
     if high <= low:
@@ -119,6 +120,12 @@ def scores(criterion: str, found: Mapping[str, Tensor], share: float | None = No
         zeros=len(values) - len(drawn),
         cut=cut,
     )
+
+
+def _wide(values: Tensor) -> bool:
+    """Whether most of these sorted values span so much that a linear axis would show one bar."""
+    low, high = values[len(values) // 20], values[-1 - len(values) // 20]
+    return bool(high > 30 * low)
 
 
 def heat(
@@ -138,10 +145,10 @@ def heat(
     weight = modules[layer].weight
     assert isinstance(weight, Tensor)
     rows = []
-    with evaluating(model), torch.enable_grad():
+    with evaluating(model), torch.enable_grad(), _learning(weight):
         for batch in batches:
             (grad,) = torch.autograd.grad(loss(model, batch), weight)
-            rows.append(grad[:filters].reshape(min(filters, len(grad)), -1).double().cpu())
+            rows.append(grad[:filters].flatten(1).double().cpu())
     if not rows:
         raise ObcError("there are no batches to draw a heat map from")
     count, size = rows[0].shape
@@ -160,10 +167,23 @@ def heat(
     values = total / share[:, None] / share
     return Heat(
         layer=layer,
-        values=values.tolist(),
+        values=[[float(f"{v:.4g}") for v in row] for row in values.tolist()],
         block=side,
         note=f"first {count} filters, {len(rows)} batches",
     )
+
+
+@contextmanager
+def _learning(weight: Tensor) -> Iterator[None]:
+    """A frozen weight has a gradient too, while it is asked for."""
+    was = weight.requires_grad
+    if weight.is_leaf:
+        weight.requires_grad_(True)
+    try:
+        yield
+    finally:
+        if weight.is_leaf:
+            weight.requires_grad_(was)
 
 
 def tuning(name: str, tuned: Tuned | Iterable[Mapping[str, float]], plan: str = "") -> Tuning:

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from obc.errors import ObcError
 from obc.planning.reading import parse, read_bytes
-from obc.tuning.checkpoint import write_json
+from obc.report.writing import write
 
 FILE = "record.json"  # planning and tuning keep a run.json of their own
 _WHAT = "a record"
@@ -216,7 +216,8 @@ class Record(BaseModel):
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ObcError(f"{folder} is no folder that can be written to: {error}") from None
-        write_json(path, whole.model_dump())
+        text = whole.model_dump_json(indent=1).encode()
+        write(path, lambda file: file.write(text))
         return path
 
     @classmethod
