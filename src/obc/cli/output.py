@@ -53,9 +53,9 @@ class Output:
         if not self.quiet:
             self._err.print(Text(f"note: {text}", style="yellow"), soft_wrap=True)
 
-    def error(self, text: str) -> None:
+    def error(self, text: str, kind: str = "error") -> None:
         line = " ".join(text.split())
-        self._err.print(Text(f"error: {line}", style="bold red"), soft_wrap=True)
+        self._err.print(Text(f"{kind}: {line}", style="bold red"), soft_wrap=True)
         if self.as_json:
             print(json.dumps({"error": line}))
 
@@ -109,8 +109,8 @@ def _guarded(out: Output, debug: bool, resumes: bool) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        how = ": the same command goes on from here" if resumes else ""
-        out.error(f"stopped{how}")
+        how = "the same command goes on from here" if resumes else "nothing was changed"
+        out.error(how, "stopped")
         raise typer.Exit(STOPPED) from None
     except (ObcError, OSError) as error:
         if debug:
