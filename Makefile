@@ -46,8 +46,8 @@ bench: setup  ## run every benchmark: tables here, JSON in benchmarks/results/
 	@mkdir -p benchmarks/results
 	@set -e; for name in $(BENCHMARKS); do $(BIN)/python -m benchmarks.$$name; done
 
-demo: setup  ## prune a ResNet and show what came of it
-	$(BIN)/python examples/prune_resnet.py
+demo: setup  ## prune a ResNet and show what came of it: a table here, runs/demo/report.html
+	$(BIN)/obc demo
 
 clean:  ## remove .venv and every cache
 	rm -rf .venv dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
