@@ -209,6 +209,21 @@ def test_a_loss_that_is_no_number_stops_and_says_where(tmp_path: Path) -> None:
     assert same(model.state_dict(), bare(net(), RECIPE).state_dict())
 
 
+def test_weights_that_are_no_numbers_are_not_kept(tmp_path: Path) -> None:
+    calls = []
+
+    def spoil(model: nn.Module) -> None:
+        calls.append(1)
+        if len(calls) == 8:  # the last step of the second epoch: its loss is still fine
+            next(model.parameters()).grad.fill_(float("inf"))  # type: ignore[union-attr]
+
+    with pytest.raises(obc.ObcError, match=r"'0.weight' is not finite after epoch 2, step 4 of 4"):
+        obc.finetune(net(), DATA, TEST, RECIPE, out=tmp_path / "run", callback=spoil)
+    tensors, facts = checkpoint.read(tmp_path / "run" / "last.safetensors")
+    assert facts["step"] == 4
+    assert all(t.isfinite().all() for t in tensors.values() if t.is_floating_point())
+
+
 def test_folders_of_other_runs_are_refused(tmp_path: Path) -> None:
     out = tmp_path / "run"
     obc.finetune(net(), DATA, None, RECIPE, out=out)

@@ -112,6 +112,13 @@ class Learner:
             self.average.update_parameters(self.plain)
         self.done += 1
 
+    def not_finite(self) -> str | None:
+        """The name of a parameter that holds something that is no number, if there is one."""
+        for name, p in self.plain.named_parameters():
+            if not bool(p.detach().isfinite().all()):
+                return name
+        return None
+
     def agree(self) -> None:
         """Statistics are each process's own while learning; the first one's are kept."""
         for model in (self.plain, self.average):
