@@ -72,13 +72,12 @@ class Learner:
 
     def step(self, batch: Batch) -> float:
         """Forward and backward; the mean loss over all processes."""
-        parts = self.recipe.accumulate
         total: Any = 0.0
-        chunks = zip(batch.images.chunk(parts), batch.labels.chunk(parts), strict=True)
-        for number, (images, labels) in enumerate(chunks, 1):
-            last = number == parts
+        parts = [t.chunk(self.recipe.accumulate) for t in batch]
+        for number, (images, labels) in enumerate(zip(*parts, strict=True), 1):
+            last = number == len(parts[0])  # a small batch may make fewer parts
             with nullcontext() if last else self.processes.apart(self.model):
-                loss = self._loss(images, labels) / parts
+                loss = self._loss(images, labels) * (len(labels) / len(batch.labels))
                 self.processes.backward(loss)
             total = total + loss.detach()
         return self.processes.mean(total)
