@@ -83,7 +83,7 @@ class Learner:
         return self.processes.mean(total)
 
     def _loss(self, images: Tensor, labels: Tensor) -> Tensor:
-        logits = logits_of(self.model(images)).float()
+        logits = logits_of(self.model(images))
         if not self.done:
             check_classes(logits, labels, self.feed.images)
         loss = F.cross_entropy(logits, labels, label_smoothing=self.recipe.label_smoothing)
@@ -91,7 +91,7 @@ class Learner:
             return loss
         with self.processes.autocast():
             wise = ask(self.teacher, images)
-        return distilled(loss, logits, wise.float(), self.recipe.distill, self.recipe.temperature)
+        return distilled(loss, logits, wise, self.recipe.distill, self.recipe.temperature)
 
     def apply(self) -> None:
         """Use the gradients: callback, clipping, optimizer, schedule, average."""
