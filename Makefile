@@ -3,10 +3,11 @@ PYTHON ?= python3
 BIN := .venv/bin
 BENCHMARKS := $(basename $(notdir $(wildcard benchmarks/[a-z]*.py)))
 PIP_INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
+APT := apt-get -qq -o Acquire::Retries=0 -o Acquire::http::Timeout=20
 # One torch thread per worker: two workers already fill two cores.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
-.PHONY: help setup test test-all check format bench demo clean
+.PHONY: help setup browser test test-all check format bench demo clean
 
 help:
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' Makefile
@@ -19,6 +20,11 @@ setup: .venv/.installed  ## make .venv with everything the other targets need
 	$(PIP_INSTALL) -e '.[dev,hf,demo,onnx]'
 	$(PIP_INSTALL) -e '.[vision]' || echo "no torchvision here: the tests that want it are skipped"
 	@touch $@
+
+browser:  ## get Chromium for the tests of the report, where that is allowed; never fails
+	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
+		&& timeout 300 sh -c '$(APT) update && $(APT) install -y --no-install-recommends chromium' \
+		>/dev/null; } || echo "no Chromium here: the report is not looked at in a browser"
 
 test: setup  ## run the tests, without the slow ones
 	$(PYTEST) -m "not slow and not network"

@@ -1,18 +1,21 @@
-"""What a training step costs with C and D, beside the naively pruned network and the printed form."""
+"""What a training step costs with C and D, beside the naive network and the printed form."""
 
 from __future__ import annotations
 
 import argparse
 import copy
+import json
+import tempfile
 from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.profiler import ProfilerActivity, profile
 
 import obc
-from benchmarks._harness import peak_memory, race, save, show
-from obc.equivalent.hold import hold
+from benchmarks._harness import race, save, show
+from obc.equivalent import hold
 from obc.models import resnet56, vgg19
 
 BATCH = 128
@@ -75,14 +78,34 @@ class Step:
             loss.backward()
 
 
-def memory(step: Callable[[], object]) -> int:
-    """Peak of two steps: the first makes the momentum buffers."""
+def networks(build: Callable[[], nn.Module], speedup: float) -> tuple[int, dict[str, nn.Module]]:
+    """Bytes of the full weights, and the pruned networks in every form."""
+    torch.manual_seed(0)
+    model = build()
+    plan = plan_for(model, speedup)
+    nets = {form: pruned(model, plan, how) for form, how in FORMS.items()}
+    return sum(p.numel() * p.element_size() for p in model.parameters()), nets
 
-    def run() -> None:
+
+def memory(step: Step) -> int:
+    """The most that tensors take during two steps, parameters included.
+
+    Counted by torch's profiler: the peak of the process wobbles by more than a small network.
+    The first step makes the momentum buffers.
+    """
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
         step()
         step()
-
-    return peak_memory(run)
+    with tempfile.TemporaryDirectory() as folder:
+        path = f"{folder}/trace.json"
+        seen.export_chrome_trace(path)
+        with open(path) as file:
+            events = [e for e in json.load(file)["traceEvents"] if e.get("name") == "[memory]"]
+    now = most = 0
+    for event in sorted(events, key=lambda e: e["ts"]):
+        now += event["args"]["Bytes"]
+        most = max(most, now)
+    return most + sum(p.numel() * p.element_size() for p in step.model.parameters())
 
 
 def main() -> None:
@@ -90,20 +113,17 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    models = {name: networks(*MODELS[name][:2]) for name in MODELS}
+    peaks = {
+        name: {form: memory(Step(net)) for form, net in nets.items()}
+        for name, (_, nets) in models.items()
+    }
     rows: list[list[object]] = []
     results = {}
-    for name, (build, speedup, bar) in MODELS.items():
-        torch.manual_seed(0)
-        model = build()
-        plan = plan_for(model, speedup)
-        nets = {form: pruned(model, plan, how) for form, how in FORMS.items()}
-
-        torch.set_num_threads(1)  # memory is measured in a fork, which threads do not survive
-        used = {form: memory(Step(net)) for form, net in nets.items()}
-        weights = sum(p.numel() * p.element_size() for p in model.parameters())
+    for name, (*_, bar) in MODELS.items():
+        (weights, nets), used = models[name], peaks[name]
         extra = (used["folded"] - used["naive"]) / weights
-
-        torch.set_num_threads(options.threads)
         steps = {form: Step(copy.deepcopy(net)) for form, net in nets.items()}
         steps["naive, in 4 parts"] = Step(copy.deepcopy(nets["naive"]), 4)
         steps["folded, in 4 parts"] = Step(copy.deepcopy(nets["folded"]), 4)

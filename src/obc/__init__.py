@@ -15,6 +15,7 @@ from obc.planning.budget import Cost, cost
 from obc.planning.plan import Plan
 from obc.planning.search import plan
 from obc.planning.targets import Channels, Latency, MACs, Params
+from obc.report.page import report
 from obc.surgery.verify import verify
 from obc.trace.layers import handler
 from obc.trace.sites import Frozen, Member, Site, Sites
@@ -51,6 +52,7 @@ __all__ = [
     "merge",
     "parameter_groups",
     "plan",
+    "report",
     "save",
     "score",
     "trace",

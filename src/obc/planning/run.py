@@ -61,11 +61,11 @@ class Run:
         ]
         self.kinds = kinds(self.sites, model)
         self.stream = Stream(batches, settings.seed)
-        self.work = Working(model, self.sites)
+        unit = targets[0].unit
+        self.work = Working(model, self.sites, as_it_is=unit == "latency")
         self.scorer = Scorer(self.work.model, self.sites, loss, self.criterion)
         self.progress = Progress(self.scorer.shares)
         self.described = settings.described()
-        unit = targets[0].unit
         self.state = self._state(unit)
         if unit == "latency" and self.state.seconds is None:
             self.state.seconds = latency.seconds(model, example)
