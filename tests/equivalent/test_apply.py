@@ -93,6 +93,19 @@ def test_merge_without_factors_is_refused() -> None:
         obc.merge(net)
 
 
+def test_merging_what_others_changed_is_refused() -> None:
+    net = network()
+    obc.apply(net, plan_of(net), equivalent=True)
+    twin = copy.deepcopy(net)
+    nn.utils.parametrizations.spectral_norm(twin[5], "weight")
+    with untouched(twin), pytest.raises(obc.ObcError, match="'5' has parametrizations beside C"):
+        obc.merge(twin)
+    kind = type("Wrapped", (type(net[3]),), {})
+    net[3].__class__ = kind  # what fully_shard does
+    with untouched(net), pytest.raises(obc.ObcError, match="'3' has become a Wrapped"):
+        obc.merge(net)
+
+
 def test_bad_words_are_refused() -> None:
     net = network()
     plan = plan_of(net)

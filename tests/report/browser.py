@@ -26,7 +26,7 @@ window.addEventListener("load", () => {
     kind: e.dataset.figure, width: box(e).width, height: box(e).height,
     shapes: e.querySelectorAll("path, rect, circle, image").length,
   }));
-  const outside = [...document.querySelectorAll("figure")].flatMap(f =>
+  const outside = [...document.querySelectorAll("figure, .bars, .tile")].flatMap(f =>
     [...f.querySelectorAll("text, h4, p, span, li")]
       .filter(t => box(t).left < box(f).left - 3 || box(t).right > box(f).right + 3)
       .map(t => t.textContent));

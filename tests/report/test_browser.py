@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from obc.report.page import report
+from obc.report.record import Widths
 from tests.report.browser import CHROMIUM, Browser
 from tests.report.sample import full
 
@@ -19,6 +20,11 @@ KINDS = {
     "summary", "warnings", "latency", "widths", "tuning", "steps", "scores", "comparison",
     "times", "heat", "command", "environment",
 }  # fmt: skip
+
+
+def many_plans() -> Widths:
+    before = {LONG.format(n): 2048 for n in range(3)}
+    return Widths(before=before, after={f"{n}x": dict.fromkeys(before, 1024) for n in range(7)})
 
 
 def brightness(colour: str) -> float:
@@ -34,7 +40,10 @@ def brightness(colour: str) -> float:
 def test_everything_is_there_and_nothing_sticks_out(
     width: int, dark: bool, word: str, tmp_path: Path
 ) -> None:
-    full(word).save(tmp_path)
+    record = full(word)
+    if word == LONG:
+        record.widths = many_plans()
+    record.save(tmp_path)
     found = Browser(tmp_path, width, dark).look(report(tmp_path))
     assert found["errors"] == []
     assert found["width"] == width and found["scroll"] <= width

@@ -12,6 +12,7 @@ import pytest
 import obc
 from obc import ObcError
 from obc.report import page as module
+from obc.report.figures import comparison_charts
 from obc.report.page import page, report
 from obc.report.record import FILE, Curve, Latency, Point, Record, Scores, Step
 from tests.report.markup import Markup
@@ -48,7 +49,14 @@ def test_every_part_has_its_figure_and_heading() -> None:
     assert found.figures == {kind for kind, _ in PARTS.values()} | {"times"} | ALWAYS
     assert {h for _, h in PARTS.values() if h} <= set(found.headings)
     text = " ".join(found.words)
-    for word in ("98.61", "obc demo --seed 0", "a processor", "÷ 2.00", "cut 3e-7", "16 → 8 → 4"):
+    for word in (
+        "98.61",
+        "obc demo --seed 0",
+        "a processor",
+        "÷ 2.00",
+        "cut 3e-7",
+        "16 →\xa08 →\xa04",
+    ):
         assert word in text
 
 
@@ -122,6 +130,13 @@ def test_criteria_keep_their_colours_in_all_figures() -> None:
     text = page(full())
     for name in ("jacobian", "taylor"):
         assert len(set(re.findall(rf'swatch s(\d)"[^>]*><path[^>]*/></svg>{name}<', text))) == 1
+
+
+def test_lines_stand_in_the_order_of_their_colours() -> None:
+    record = full()
+    record.comparison.reverse()
+    names = [line.name for line in comparison_charts(record.comparison)[0].lines]
+    assert names == ["jacobian", "taylor", "random"]
 
 
 def test_a_folder_without_a_record_is_an_error(tmp_path: Path) -> None:

@@ -161,6 +161,20 @@ def test_two_processes_go_on_together(tmp_path: Path) -> None:
     assert same(mine, other)
 
 
+@pytest.mark.slow
+def test_torchrun_needs_no_change_of_code(
+    tmp_path: Path, alone: tuple[list[float], dict[str, torch.Tensor]]
+) -> None:
+    (tmp_path / "rank.py").write_text(SCRIPT)
+    path = os.pathsep.join([str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")])
+    given = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]
+    command += [f"--master-port={free_port()}", str(tmp_path / "rank.py"), str(tmp_path), "plain"]
+    subprocess.run(command, env=given, check=True, timeout=200)
+    found = json.loads((tmp_path / "1.json").read_text())
+    assert max(abs(a - b) for a, b in zip(found["losses"], alone[0], strict=True)) < 1e-5
+
+
 SHARDED = """
 import os, sys, torch
 from torch import distributed

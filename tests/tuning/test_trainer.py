@@ -165,6 +165,25 @@ def test_batches_of_the_users(tmp_path: Path) -> None:
     assert not same(finals[0], model.state_dict())
 
 
+def test_parts_of_a_batch_weigh_what_they_hold(tmp_path: Path) -> None:
+    (batch,) = DATA.test(64)
+    # The last batch has 7 images: in four parts they are 2, 2, 2 and 1; of three there are 3.
+    for sizes in ([16, 16, 16, 16], [16, 7], [16, 3]):
+        count = sum(sizes)
+        batches = list(
+            zip(batch.images[:count].split(sizes), batch.labels[:count].split(sizes), strict=True)
+        )
+        finals = []
+        for parts in (1, 4):
+            model = net(norm=False).double()
+            data = [(x.double(), y) for x, y in batches]
+            recipe = RECIPE.changed(accumulate=parts)
+            obc.finetune(model, data, None, recipe, out=tmp_path / f"{count}-{parts}")
+            finals.append(model.state_dict())
+        for name, value in finals[0].items():
+            torch.testing.assert_close(value, finals[1][name], rtol=1e-5, atol=1e-6)
+
+
 def test_a_callback_is_called_with_the_model_in_training(tmp_path: Path) -> None:
     model = net()
     sites = obc.trace(model.eval(), torch.zeros(1, 1, 8, 8))
@@ -207,6 +226,21 @@ def test_a_loss_that_is_no_number_stops_and_says_where(tmp_path: Path) -> None:
     # With the cause gone, the run goes on to where it would have come.
     obc.finetune(model, DATA, TEST, RECIPE, out=tmp_path / "run")
     assert same(model.state_dict(), bare(net(), RECIPE).state_dict())
+
+
+def test_weights_that_are_no_numbers_are_not_kept(tmp_path: Path) -> None:
+    calls = []
+
+    def spoil(model: nn.Module) -> None:
+        calls.append(1)
+        if len(calls) == 8:  # the last step of the second epoch: its loss is still fine
+            next(model.parameters()).grad.fill_(float("inf"))  # type: ignore[union-attr]
+
+    with pytest.raises(obc.ObcError, match=r"'0.weight' is not finite after epoch 2, step 4 of 4"):
+        obc.finetune(net(), DATA, TEST, RECIPE, out=tmp_path / "run", callback=spoil)
+    tensors, facts = checkpoint.read(tmp_path / "run" / "last.safetensors")
+    assert facts["step"] == 4
+    assert all(t.isfinite().all() for t in tensors.values() if t.is_floating_point())
 
 
 def test_folders_of_other_runs_are_refused(tmp_path: Path) -> None:

@@ -18,12 +18,15 @@ COLOURS = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, order=True)
 class Style:
-    """A colour of style.css, and a dash for those that come after all colours are used."""
+    """A colour of style.css, dashed for those that come after all colours are used.
 
+    Lines stand in the legend in this order, and the first lies on top.
+    """
+
+    dashed: bool
     colour: int
-    dashed: bool = False
 
 
 def styles(names: Sequence[str]) -> dict[str, Style]:
@@ -33,15 +36,15 @@ def styles(names: Sequence[str]) -> dict[str, Style]:
     1
     """
     chosen: dict[str, Style] = {}
-    free = [Style(c, d) for d in (False, True) for c in range(1, 9)]
+    free = [Style(d, c) for d in (False, True) for c in range(1, 9)]
     for name in names:
-        own = Style(COLOURS[name]) if name in COLOURS else None
+        own = Style(False, COLOURS[name]) if name in COLOURS else None
         if own in free:
             chosen[name] = own
             free.remove(own)
     for name in names:
         if name not in chosen:
-            chosen[name] = free.pop(0) if free else Style(8, True)
+            chosen[name] = free.pop(0) if free else Style(True, 8)
     return chosen
 
 
@@ -131,7 +134,8 @@ def lines(
         ys = [max(y, 0.0) for y in ys]
     x_axis = Axis(min(xs), max(xs) if max(xs) > min(xs) else min(xs) + 1, LEFT, RIGHT)
     y_axis = fitting(ys, BOTTOM, TOP, zero=zero, log=log)
-    drawn = [_drawn(line, x_axis, y_axis) for line in given]
+    ordered = sorted(given, key=lambda line: line.style)
+    drawn = [_drawn(line, x_axis, y_axis) for line in ordered]
     return Chart(title, x_label, x_axis.ticks(whole=whole), y_axis.ticks(), drawn)
 
 

@@ -79,7 +79,7 @@ def step_charts(steps: Sequence[Step]) -> list[Chart]:
         ("channels", lambda s: s.channels),
     ]
     left = [
-        Line(name, number, [100 * of(s) / of(steps[0]) for s in steps], Style(colour))
+        Line(name, number, [100 * of(s) / of(steps[0]) for s in steps], Style(False, colour))
         for colour, (name, of) in enumerate(kinds, 1)
         if of(steps[0])
     ]
@@ -92,7 +92,7 @@ def step_charts(steps: Sequence[Step]) -> list[Chart]:
         known = [(float(s.step), v) for s in steps if (v := value(s)) is not None]
         if len(known) > 1:
             xs, ys = zip(*known, strict=True)
-            line = Line(title.partition(",")[0].lower(), xs, ys, Style(1))
+            line = Line(title.partition(",")[0].lower(), xs, ys, Style(False, 1))
             charts.append(lines(title, "step", [line], whole=True, log=most is None, most=most))
     return charts
 
@@ -166,7 +166,7 @@ def comparison_lines(curves: Sequence[Curve], key: str, of: str) -> list[Line]:
         if points:
             x, y, spread = zip(*points, strict=True)
             found.append(Line(curve.criterion, x, y, chosen[curve.criterion], spread))
-    return found
+    return sorted(found, key=lambda line: line.style)
 
 
 def times(curves: Sequence[Curve]) -> list[Bars]:

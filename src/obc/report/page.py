@@ -66,8 +66,8 @@ def _seeds(record: Record) -> int | None:
 
 
 def _facts(record: Record) -> list[str]:
-    when = record.created.replace("T", " ").removesuffix("+00:00")
-    return [fact for fact in (record.model, record.data, f"{when} UTC") if fact]
+    day, _, clock = record.created.replace("+00:00", " UTC").partition("T")
+    return [fact for fact in (record.model, record.data, f"{day} {clock}".strip()) if fact]
 
 
 def _made(record: Record) -> list[tuple[str, str]]:

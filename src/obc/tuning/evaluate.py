@@ -48,7 +48,7 @@ def counted(model: nn.Module, data: Any, rank: int, world: int) -> Tensor:
     sums = torch.zeros(4, dtype=torch.float64, device=device)
     with evaluating(model):
         for images, labels in pairs(data, rank, world, device):
-            logits = logits_of(model(images)).float()
+            logits = logits_of(model(images))
             check_classes(logits, labels, data)
             best = logits.topk(min(5, logits.shape[1]), 1).indices == labels[:, None]
             loss = F.cross_entropy(logits, labels, reduction="sum")

@@ -81,11 +81,9 @@ class Run:
         learner, steps = self.learner, self.feed.steps
         loss = learner.step(batch)
         if not math.isfinite(loss):
-            last = self.out / folder.LAST
-            kept = f"; the last good checkpoint is {last}" if last.is_file() else ""
             raise ObcError(
                 f"the loss is {loss} in epoch {epoch + 1}, step {learner.done % steps + 1} of "
-                f"{steps}{kept}; a lower lr or clip may help"
+                f"{steps}{self._good()}; a lower lr or clip may help"
             )
         learner.apply()
         self.loss_sum += loss
@@ -98,6 +96,7 @@ class Run:
     def _end_epoch(self, epoch: int, bar: Bar) -> None:
         learner = self.learner
         learner.agree()
+        self._check_weights()
         numbers = {"epoch": epoch + 1, "lr": learner.lr, "loss": self.loss_sum / self.feed.steps}
         better = False
         if self.val is not None:
@@ -134,7 +133,22 @@ class Run:
         if is_equivalent(model):
             merge(model)
 
+    def _check_weights(self) -> None:
+        """Gradients may be no numbers where the loss still is one; such weights are not kept."""
+        bad = self.learner.not_finite()
+        if bad is not None:
+            epoch, step = divmod(self.learner.done - 1, self.feed.steps)
+            raise ObcError(
+                f"'{bad}' is not finite after epoch {epoch + 1}, step {step + 1} of "
+                f"{self.feed.steps}{self._good()}; a lower lr or clip may help"
+            )
+
+    def _good(self) -> str:
+        last = self.out / folder.LAST
+        return f"; the last good checkpoint is {last}" if last.is_file() else ""
+
     def _save(self) -> None:
+        self._check_weights()
         tensors = self.learner.state()
         for rank, states in enumerate(self.processes.gathered(seeds.capture())):
             tensors |= checkpoint.named(f"random.{rank}", states)

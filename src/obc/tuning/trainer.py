@@ -51,6 +51,14 @@ def finetune(
     `torchrun` or `accelerate launch` all processes share the work.
 
     On any error the model is as it was before; what was reached is in `out`.
+
+    >>> import tempfile, torch
+    >>> batches = [(torch.randn(8, 4), torch.randint(0, 2, (8,))) for _ in range(5)]
+    >>> recipe = Recipe(lr=0.1, epochs=3, batch_size=8, schedule="cosine")
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     tuned = finetune(nn.Linear(4, 2), batches, batches, recipe, out=f"{folder}/run")
+    >>> len(tuned.history)
+    3
     """
     _check(recipe, teacher)
     # Only here: accelerate and kornia take as long to import as torch itself.
