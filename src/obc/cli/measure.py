@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from obc.report.record import Latency
 from obc.trace.running import arguments
 from obc.tuning.evaluate import Score, evaluate, evaluating
 
-_RUNS, _AT_LEAST = 30, 0.3  # of timing, and seconds of it
+_RUNS, _AT_LEAST = 30, 300.0  # of timing, and milliseconds of it
 
 
 @dataclass(frozen=True)
@@ -61,22 +62,28 @@ def measured(
         evaluate(model, data),
         costs.macs,
         costs.params,
-        fastest(model, example) * 1e3,
+        race([model], example)[0],
         (folder / TENSORS).stat().st_size if folder is not None else None,
     )
 
 
 @torch.no_grad()
-def fastest(model: nn.Module, example: Any) -> float:
-    """Seconds of the fastest of many runs: what else the machine does can only slow it down."""
+def race(models: Sequence[nn.Module], example: Any) -> list[float]:
+    """Milliseconds of each model's fastest run of many, taking turns.
+
+    What else the machine does can only slow a run down.
+    """
     args, kwargs = arguments(example)
-    times: list[float] = []
-    with evaluating(model):
-        while len(times) < _RUNS or sum(times) < _AT_LEAST:
-            start = time.perf_counter()
-            model(*args, **kwargs)
-            times.append(time.perf_counter() - start)
-    return min(times)
+    times: list[list[float]] = [[] for _ in models]
+    with ExitStack() as modes:
+        for model in models:
+            modes.enter_context(evaluating(model))
+        while len(times[0]) < _RUNS or sum(times[0]) < _AT_LEAST:
+            for model, own in zip(models, times, strict=True):
+                start = time.perf_counter()
+                model(*args, **kwargs)
+                own.append(1e3 * (time.perf_counter() - start))
+    return [min(own) for own in times]
 
 
 def plain(found: Measured) -> dict[str, Any]:
