@@ -1,4 +1,4 @@
-"""`obc.apply(..., equivalent=True)` and `obc.merge`: what they refuse, and what they leave alone."""
+"""Equivalent `obc.apply` and `obc.merge`: what they build, refuse, and leave alone."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import obc
-from obc.equivalent.attach import check_state, is_equivalent
+from obc.equivalent import check_state, is_equivalent
 from obc.equivalent.factors import Factors
 from obc.surgery.record import applied
 from tests.cases import case
@@ -93,6 +93,19 @@ def test_merge_without_factors_is_refused() -> None:
         obc.merge(net)
 
 
+def test_merging_what_others_changed_is_refused() -> None:
+    net = network()
+    obc.apply(net, plan_of(net), equivalent=True)
+    twin = copy.deepcopy(net)
+    nn.utils.parametrizations.spectral_norm(twin[5], "weight")
+    with untouched(twin), pytest.raises(obc.ObcError, match="'5' has parametrizations beside C"):
+        obc.merge(twin)
+    kind = type("Wrapped", (type(net[3]),), {})
+    net[3].__class__ = kind  # what fully_shard does
+    with untouched(net), pytest.raises(obc.ObcError, match="'3' has become a Wrapped"):
+        obc.merge(net)
+
+
 def test_bad_words_are_refused() -> None:
     net = network()
     plan = plan_of(net)
@@ -151,6 +164,38 @@ def test_what_has_no_factors_is_told() -> None:
         )
         sites = obc.trace(model, example)
         obc.apply(model, obc.Plan.from_kept(sites, random_kept(sites)), equivalent=True)
+
+
+class Listed(nn.Module):
+    """Weights in a list and a dictionary, and one layer under two names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.listed = nn.ParameterList([torch.randn(8, 4), torch.randn(6, 8)])
+        self.named = nn.ParameterDict({"a": torch.randn(4, 6)})
+        self.first = self.second = nn.Linear(4, 7)
+        self.last = nn.Linear(7, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for weight in (*self.listed, self.named["a"]):
+            x = torch.relu(x @ weight.t())
+        return self.last(torch.relu(self.second(x)))
+
+
+def test_weights_in_lists_and_layers_with_two_names() -> None:
+    net, x = Listed(), torch.randn(3, 4)
+    sites = obc.trace(net, x)
+    plan = obc.Plan.from_kept(sites, {s.name: range(s.size // 2) for s in sites})
+    naive = obc.apply(copy.deepcopy(net), plan)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        obc.apply(net, plan, equivalent=True)
+    assert sum(isinstance(m, Factors) for m in net.modules()) == 5
+    assert torch.allclose(net(x), naive(x))
+    obc.merge(net)
+    assert net.first is net.second
+    assert list(net.state_dict()) == list(naive.state_dict())
+    assert torch.allclose(net(x), naive(x))
 
 
 def test_a_plan_that_keeps_everything_leaves_no_factors() -> None:

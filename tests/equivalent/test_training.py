@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from shutil import which
 from typing import Any
 
 import pytest
@@ -13,10 +14,12 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.checkpoint import checkpoint
 
 import obc
+from obc.equivalent import hold
 from obc.equivalent.factors import Factors, Mix
-from obc.equivalent.hold import hold
 from tests.cases import case
 from tests.reference import random_kept
+
+SLOW = [pytest.mark.slow, pytest.mark.skipif(not which("g++"), reason="needs a compiler")]
 
 
 class Net(nn.Module):
@@ -148,9 +151,10 @@ def test_checkpointing() -> None:
     assert close(*found)
 
 
-def test_compiled() -> None:
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=SLOW)])
+def test_compiled(backend: str) -> None:
     plain, net = equivalent(), equivalent()
-    compiled = torch.compile(net, backend="aot_eager", fullgraph=True)
+    compiled = torch.compile(net, backend=backend, fullgraph=True)
     for _ in range(2):  # the second time with what the first has left
         for model, runs in ((plain, plain), (net, compiled)):
             model.zero_grad()

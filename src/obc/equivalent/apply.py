@@ -14,7 +14,7 @@ from obc.equivalent.inserted import insert, norms_behind
 from obc.equivalent.layout import Layout, lay_out
 from obc.errors import ObcError
 from obc.planning.plan import Plan
-from obc.surgery.slicing import cut
+from obc.surgery import slicing
 from obc.trace.layers import Snapshot, unchanged
 from obc.trace.masked import difference
 from obc.trace.running import forward, outputs
@@ -54,11 +54,10 @@ def apply(
     """
     _check(model, equivalent, form, init, optimizer)
     if not equivalent:
-        cut(model, plan, optimizer=optimizer, example=example)
-        return model
+        return slicing.apply(model, plan, optimizer=optimizer, example=example)
     before = Snapshot(model)
     whole = Whole(model)
-    done = cut(model, plan, example=example)
+    done = slicing.cut(model, plan, example=example)
     try:
         with unchanged(model):
             reference = outputs(forward(model, done.example))
@@ -70,11 +69,11 @@ def apply(
             insert(model, layout, whole.modules, norms)
         with unchanged(model):
             difference(reference, outputs(forward(model, done.example)))
+        _tell(layout)
     except Exception as error:
         whole.restore_classes()
         before.restore()
         raise ObcError(f"with C and D ({form}): {error}; the model is as it was") from error
-    _tell(layout)
     return model
 
 

@@ -56,8 +56,8 @@ def check_state(model: nn.Module, names: Iterable[str]) -> None:
         )
     if is_equivalent(model) and not factored:
         raise ObcError(
-            "the model holds C and D of an equivalent pruning, the state does not; obc.merge(model) "
-            "before loading it"
+            "the model holds C and D of an equivalent pruning, the state does not; "
+            "obc.merge(model) before loading it"
         )
 
 

@@ -8,6 +8,7 @@ them; places that are only positions of one channel (a flattened map) share one.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import permutations
 from math import prod
@@ -117,6 +118,14 @@ def _unless_plain(order: Tensor) -> Tensor | None:
     return None if torch.equal(order, torch.arange(len(order))) else order
 
 
+def _exact(x: Tensor) -> AbstractContextManager[Any]:
+    """No autocast: entries of C near one would lose their updates in bfloat16.
+
+    The layer casts Ŵ itself.
+    """
+    return nullcontext() if x.is_meta else torch.autocast(x.device.type, enabled=False)
+
+
 class Factors(nn.Module):
     """C and D of one weight, multiplied in the order that costs least."""
 
@@ -133,8 +142,7 @@ class Factors(nn.Module):
         # Ŵ is laid out like W: a convolution hands the layout of its weight on to what it puts out.
         last = weight.ndim == 4 and not weight.is_contiguous()
         mixes: Any = [*self.C, *self.D]
-        # Entries of C near one would lose their updates in bfloat16; the layer casts Ŵ itself.
-        with torch.autocast(weight.device.type, enabled=False):
+        with _exact(weight):
             x = weight.permute(0, 2, 3, 1) if last else weight
             for i in self.order:
                 mix = mixes[i]
@@ -154,7 +162,7 @@ class BiasFactors(nn.Module):
     def forward(self, bias: Tensor) -> Tensor:
         if self.held is not None:
             return self.held
-        with torch.autocast(bias.device.type, enabled=False):
+        with _exact(bias):
             mix: Any
             for mix in self._weight[0].C:
                 bias = mix.of_bias(bias)

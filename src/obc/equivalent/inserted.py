@@ -165,6 +165,7 @@ def put_back(model: nn.Module) -> None:
 
 def _fold(inserted: Inserted, behind: InsertedNorm | None) -> None:
     plain, layer, factors = inserted.plain, inserted.layer, inserted.factors
+    plain._parameters.update(layer._parameters)
     weight, bias, shift = layer.weight, getattr(layer, "bias", None), None
     if behind is not None:
         norm: Any = behind.norm
@@ -179,7 +180,7 @@ def _fold(inserted: Inserted, behind: InsertedNorm | None) -> None:
         bias = bias if bias is None else mix.of_bias(bias)
         shift = shift if shift is None else mix.of_bias(shift)
     plain._parameters["weight"] = like(layer.weight, factors(weight))
-    if bias is not None:
+    if bias is not None and factors.C:
         plain._parameters["bias"] = like(layer.bias, bias if shift is None else shift)
     if behind is not None:
         _take_norm(behind, shift if bias is None else None)

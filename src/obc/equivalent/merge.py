@@ -27,9 +27,13 @@ def merge(model: nn.Module) -> nn.Module:
       (2): Linear(in_features=3, out_features=2, bias=True)
     )
     """
-    found = [m for m in model.modules() if parametrize.is_parametrized(m) and _ours(m)]
     if not is_equivalent(model):
         raise ObcError("nothing to merge: the model holds no factors of an equivalent pruning")
+    found = []
+    for name, module in model.named_modules():
+        if parametrize.is_parametrized(module) and _ours(module):
+            _check(name, module)
+            found.append(module)
     with torch.no_grad():
         values = [{key: getattr(m, key) for key in _ours(m)} for m in found]
     for module, tensors in zip(found, values, strict=True):
@@ -45,6 +49,20 @@ def _ours(module: Any) -> list[str]:
         for key, steps in module.parametrizations.items()
         if isinstance(steps[0], (Factors, BiasFactors))
     ]
+
+
+def _check(name: str, module: Any) -> None:
+    """Refuse a layer that somebody else has changed since."""
+    if list(module.parametrizations) != _ours(module) or any(
+        len(steps) > 1 for steps in module.parametrizations.values()
+    ):
+        raise ObcError(f"'{name}' has parametrizations beside C and D; remove them before merging")
+    kind = type(module)
+    if kind.__name__ != f"Parametrized{kind.__bases__[0].__name__}":
+        raise ObcError(
+            f"'{name}' has become a {kind.__name__}; load its full state into a model made by "
+            "obc.apply(model, plan, equivalent=True), and merge that"
+        )
 
 
 def _plain(module: Any, values: dict[str, Tensor]) -> None:
