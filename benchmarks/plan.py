@@ -51,7 +51,7 @@ class Clock:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=10)
-    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--step", type=float, default=1 / 100)
     parser.add_argument("--carry", type=float, default=0.8)
     parser.add_argument("--rounds", type=int, default=1)

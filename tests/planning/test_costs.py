@@ -83,6 +83,35 @@ def test_what_is_left_has_its_original_index() -> None:
     assert torch.equal(work.model[0].weight, model[0].weight[[1, 2, 5]])
 
 
+class Viewing(nn.Module):
+    """Its code wants rows of channels in one piece, or hands such on."""
+
+    def __init__(self, inside: bool) -> None:
+        super().__init__()
+        self.a, self.b = nn.Conv2d(1, 6, 3), nn.Conv2d(6, 4, 3)
+        self.inside = inside
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.b(self.a(x).relu())
+        return x.view(len(x), -1) if self.inside else x
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_the_order_in_memory_is_left_alone_where_code_depends_on_it(inside: bool) -> None:
+    model = Viewing(inside)
+    x = torch.randn(2, 1, 8, 8)
+    sites = obc.trace(model, x)
+    work = Working(model, sites)
+    work.remove({"a": [1]})
+    assert work.model.a.weight.is_contiguous()
+    assert work.model(x).is_contiguous()
+    free = nn.Sequential(model.a, nn.ReLU(), model.b, nn.Flatten())
+    other = Working(free, obc.trace(free, x))
+    other.remove({"0": [1]})
+    assert not other.model[2].weight.is_contiguous(), "the control"
+    torch.testing.assert_close(other.model(x), work.model(x).flatten(1), rtol=1e-5, atol=1e-6)
+
+
 def test_a_model_whose_cost_does_not_follow_its_channels_is_refused() -> None:
     """The control for the check: it multiplies more the narrower it gets."""
 

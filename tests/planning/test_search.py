@@ -270,10 +270,39 @@ def test_floors_hold_and_are_told() -> None:
     assert len(free.kept["inner"]) < 15, "the control"
 
 
-def test_ignored_layers_keep_their_channels() -> None:
-    plan = obc.plan(Residual(), X, target="macs=1.3x", criterion="l2", ignore="stem")
-    assert "stem" not in plan.kept
-    assert plan.sites
+@pytest.mark.parametrize("pattern", ["stem", "st*", ["outer"]])
+def test_ignored_layers_keep_their_channels(pattern: Any) -> None:
+    model = Residual()
+    plan = obc.plan(model, X, target="macs=1.3x", criterion="random", ignore=pattern)
+    assert plan.untouched == {"stem": 12}
+    assert plan.sites.keys() == {"inner", "down"}
+    free = obc.plan(model, X, target="macs=1.3x", criterion="random")
+    assert "stem" in free.sites, "the control"
+
+
+def test_an_ignored_layer_does_not_rename_the_sites() -> None:
+    """One layer puts out two sites; without the first, the second would take its name."""
+
+    class Halves(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.both = nn.Linear(64, 24)
+            self.left, self.right = nn.Linear(64, 8), nn.Linear(16, 10)
+            self.end = nn.Linear(8, 10)
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = x.flatten(1)
+            both, left = self.both(x), self.left(x)
+            first, second = both[:, : left.shape[1]], both[:, left.shape[1] :]
+            return self.end(first + left) + self.right(second.relu())
+
+    model = Halves().eval()
+    names = obc.trace(model, X).names
+    assert names == ("both", "both#2")
+    assert obc.trace(model, X, ignore="left").names == ("both",)
+    plan = obc.plan(model, X, target="macs=70.8917%", criterion="l2", ignore="left")
+    assert plan.sites.keys() == {"both#2"}
+    assert obc.apply(model, plan).left.out_features == 8
 
 
 def test_channels_worth_infinity_stay() -> None:

@@ -98,7 +98,7 @@ class Reach:
         raise ObcError(f"{target} cannot be met: {why}; the nearest that can is {nearest}")
 
     def _check_time(self, targets: Sequence[Target], floor: Sequence[int]) -> None:
-        smallest = Working(self._model, self._sites)
+        smallest = Working(self._model, self._sites, as_it_is=True)
         smallest.remove({s.name: range(n, s.size) for s, n in zip(self._sites, floor, strict=True)})
         least = latency.seconds(smallest.model, self._example)
         for target in targets:

@@ -42,7 +42,6 @@ class Run:
         loss: Loss | None,
         targets: Sequence[Target],
         settings: Settings,
-        ignore: Sequence[str],
         resume: str | os.PathLike[str] | None,
     ) -> None:
         self.model, self.example, self.settings = model, example, settings
@@ -52,21 +51,21 @@ class Run:
             raise ObcError(
                 "this criterion needs batches and a loss: plan(model, example, batches, loss, ...)"
             )
-        tracing = Tracing(model, example, ignore)
+        tracing = Tracing(model, example)
         self.sites: Sites = tracing.sites
         if not len(self.sites):
             raise ObcError("nothing can be pruned: every channel is frozen; see trace(...).frozen")
-        floors = settings.floors(self.sites)
+        floors = settings.floors(self.sites, model)
         levels = [
             allowed_counts(s, f, settings.round_to) for s, f in zip(self.sites, floors, strict=True)
         ]
         self.kinds = kinds(self.sites, model)
         self.stream = Stream(batches, settings.seed)
-        self.work = Working(model, self.sites)
+        unit = targets[0].unit
+        self.work = Working(model, self.sites, as_it_is=unit == "latency")
         self.scorer = Scorer(self.work.model, self.sites, loss, self.criterion)
         self.progress = Progress(self.scorer.shares)
-        self.described = {**settings.described(), "ignore": ", ".join(ignore)}
-        unit = targets[0].unit
+        self.described = settings.described()
         self.state = self._state(unit)
         if unit == "latency" and self.state.seconds is None:
             self.state.seconds = latency.seconds(model, example)
@@ -175,7 +174,8 @@ class Run:
 
     def _portion(self, chunks: Sequence[Chunk]) -> list[Chunk]:
         """What goes in one step: p G channels, rounded up to whole chunks."""
-        count = max(1, round(self.settings.step * sum(s.size for s in self.sites)))
+        every = sum(own[0] for own in self.reach.levels if len(own) > 1)
+        count = max(1, round(self.settings.step * every))
         some, total = [], 0
         for chunk in chunks:
             some.append(chunk)
