@@ -16,12 +16,13 @@ from obc.criteria.score import Loss, Scorer
 from obc.errors import ObcError
 from obc.planning import checkpoint, latency
 from obc.planning.budget import cost
-from obc.planning.costs import Costs, costs_of
+from obc.planning.costs import costs_of
 from obc.planning.history import by_site, gone_by, notes
-from obc.planning.landing import evenly, land
-from obc.planning.plan import Plan, PlanCost, PlanStep, SitePlan
+from obc.planning.landing import land
+from obc.planning.plan import Plan, PlanStep, SitePlan
 from obc.planning.progress import Progress
 from obc.planning.ranking import Chunk, allowed_counts, check_scores, chunks_of, kinds, ranked
+from obc.planning.reach import Reach
 from obc.planning.settings import Settings
 from obc.planning.stream import Stream
 from obc.planning.targets import Target
@@ -41,62 +42,56 @@ class Run:
         loss: Loss | None,
         targets: Sequence[Target],
         settings: Settings,
-        ignore: str | Sequence[str],
         resume: str | os.PathLike[str] | None,
     ) -> None:
         self.model, self.example, self.settings = model, example, settings
         self.targets, self.loss, self.folder = list(targets), loss, resume
-        patterns = [ignore] if isinstance(ignore, str) else list(ignore)
         self.criterion = copy.deepcopy(settings.make_criterion())
         if self.criterion.evidence != "none" and loss is None:
             raise ObcError(
                 "this criterion needs batches and a loss: plan(model, example, batches, loss, ...)"
             )
-        tracing = Tracing(model, example, patterns)
+        tracing = Tracing(model, example)
         self.sites: Sites = tracing.sites
         if not len(self.sites):
             raise ObcError("nothing can be pruned: every channel is frozen; see trace(...).frozen")
-        floors = settings.floors(self.sites)
-        self.levels = [
+        floors = settings.floors(self.sites, model)
+        levels = [
             allowed_counts(s, f, settings.round_to) for s, f in zip(self.sites, floors, strict=True)
         ]
         self.kinds = kinds(self.sites, model)
-        self.costs: Costs = costs_of(tracing)
         self.stream = Stream(batches, settings.seed)
-        self.unit = targets[0].unit
-        about = {
-            **settings.described(),
-            "targets": ", ".join(map(str, targets)),
-            "ignore": ", ".join(patterns),
-        }
-        self.described = {**settings.described(), "ignore": ", ".join(patterns)}
-        self._begin(about)
-
-    # -- beginning, and beginning again ----------------------------------------------------
-
-    def _begin(self, about: dict[str, str | int | float | bool | None]) -> None:
-        self.work = Working(self.model, self.sites)
-        self.scorer = Scorer(self.work.model, self.sites, self.loss, self.criterion)
-        self.state = checkpoint.State(run=about)
-        if self.folder is not None:
-            checkpoint.make_folder(self.folder)
-            about |= {
-                "model": checkpoint.fingerprint(self.model),
-                "processes": self.scorer.shares.count,
-            }
-            found = checkpoint.read(self.folder, about)
-            # Without batches a run takes no time and goes through its steps again.
-            self.state = checkpoint.State(run=about) if self._is_instant else found
+        unit = targets[0].unit
+        self.work = Working(model, self.sites, as_it_is=unit == "latency")
+        self.scorer = Scorer(self.work.model, self.sites, loss, self.criterion)
+        self.progress = Progress(self.scorer.shares)
+        self.described = settings.described()
+        self.state = self._state(unit)
+        if unit == "latency" and self.state.seconds is None:
+            self.state.seconds = latency.seconds(model, example)
+        self.reach = Reach(
+            model, example, self.sites, levels, costs_of(tracing), unit, self.state.seconds
+        )
         self.scored: dict[str, tuple[Tensor, Tensor]] = {}  # channels and scores, the last time
         self.evidence: dict[str, Tensor] = {}
         self.start = [list(range(s.size)) for s in self.sites]  # kept at the last landing
-        self.since: list[Chunk] = []
+        self.since: list[Chunk] = []  # removed after it
         if self.state.history:
             self._go_on()
 
-    @property
-    def _is_instant(self) -> bool:
-        return self.criterion.evidence == "none" and self.unit != "latency"
+    # -- what outlives the process ---------------------------------------------------------
+
+    def _state(self, unit: str) -> checkpoint.State:
+        run = {**self.described, "targets": ", ".join(map(str, self.targets))}
+        if self.folder is None:
+            return checkpoint.State(run=run)
+        run["model"] = checkpoint.fingerprint(self.model)
+        run["processes"] = self.scorer.shares.count
+        checkpoint.make_folder(self.folder)
+        found = checkpoint.read(self.folder, run)
+        # Without batches steps take no time; going through all of them draws the same numbers.
+        instant = self.criterion.evidence == "none" and unit != "latency"
+        return checkpoint.State(run=run) if instant else found
 
     def _go_on(self) -> None:
         """Make the working copy, the evidence and the batches what they were."""
@@ -123,162 +118,93 @@ class Run:
         if self.folder is not None and self.scorer.shares.rank == 0:
             checkpoint.write(self.folder, state)
 
-    # -- costs -----------------------------------------------------------------------------
-
-    def _counts(self) -> list[int]:
-        return [len(self.work.kept[s.name]) for s in self.sites]
-
-    def _cost(self, counts: Sequence[int], seconds: float | None = None) -> PlanCost:
-        row = torch.tensor([list(counts)])
-        costs = self.costs
-        return PlanCost(
-            macs=int(costs.macs(row)),
-            params=int(costs.params(row)),
-            channels=int(costs.channels(row)),
-            seconds=seconds,
-        )
-
-    def _value(self, counts: Sequence[int]) -> float:
-        return float(self.costs.of(self.unit)(torch.tensor([list(counts)])))
-
-    def _savings(self, chunks: Sequence[Sequence[Chunk]]) -> Tensor:
-        """What one channel of each site saves now, of the target's unit; of MACs for time."""
-        price = self.costs.of("macs" if self.unit == "latency" else self.unit)
-        now = torch.tensor(self._counts())
-        less = now.repeat(len(now), 1)
-        size = torch.ones(len(now))
-        for i, own in enumerate(chunks):
-            if own:
-                size[i] = len(own[0].channels)
-                less[i, i] -= len(own[0].channels)
-        return (price(now[None]) - price(less)).double() / size
-
     # -- the steps -------------------------------------------------------------------------
 
     def go(self) -> list[Plan]:
         """Reach one target after the other, the loosest first; plans in the order asked for."""
-        before = self._cost([s.size for s in self.sites])
-        if self.unit == "latency":
-            if self.state.seconds is None:
-                self.state.seconds = latency.seconds(self.model, self.example)
-            before = before.model_copy(update={"seconds": self.state.seconds})
-            whole = self.state.seconds
-        else:
-            whole = float(getattr(before, self.unit))
-        self.before = before
-        limits = [t.limit(whole) for t in self.targets]
+        limits = [self.reach.limit(t) for t in self.targets]
         order = sorted(range(len(limits)), key=lambda i: -limits[i])
-        self.last = limits[order[-1]]
-        self.whole = whole
-        found = self._feasible([self.targets[i] for i in order])
-        self.progress = Progress(self.scorer.shares)
+        possible = self.reach.feasible([self.targets[i] for i in order])
         with self.progress.shown():
             for number, i in enumerate(order):
                 if number >= len(self.state.landed):
-                    self._reach(self.targets[i], limits[i], found[number])
+                    self._reach(self.targets[i], possible[number], limits[order[-1]])
         plans = dict(zip(order, self.state.landed, strict=True))
         return [plans[i] for i in range(len(order))]
 
-    def _feasible(self, targets: Sequence[Target]) -> list[list[int]]:
-        """For each target counts that meet it, found before any work, or an error."""
-        floor = [own[-1] for own in self.levels]
-        if self.unit == "latency":
-            smallest = Working(self.model, self.sites)
-            smallest.remove(
-                {s.name: range(n, s.size) for s, n in zip(self.sites, floor, strict=True)}
-            )
-            fastest = latency.seconds(smallest.model, self.example)
-            for target in targets:
-                if fastest > target.limit(self.whole):
-                    self._refuse(target, fastest)
-            return [floor for _ in targets]
-        found, levels = [], self.levels
-        for target in targets:
-            limit = target.limit(self.whole)
-            if self._value(floor) > limit:
-                self._refuse(target, self._value(floor))
-            landing = land(self.costs.of(self.unit), levels, [], evenly(levels), limit)
-            counts = [own[p] for own, p in zip(levels, landing.places, strict=True)]
-            if not landing.met:
-                self._refuse(target, self._value(counts))
-            found.append(counts)
-            levels = [own[p:] for own, p in zip(levels, landing.places, strict=True)]
-        return found
-
-    def _refuse(self, target: Target, value: float) -> None:
-        if value > target.limit(self.whole):
-            why = "with every site at its floor there is still more left"
-        else:
-            why = "channels are too coarse to land within 0.5% of it"
-        raise ObcError(
-            f"{target} cannot be met: {why}; the nearest that can is "
-            f"{target.like(self.whole, value)}"
-        )
-
-    def _reach(self, target: Target, limit: float, feasible: list[int]) -> None:
-        count = max(1, round(self.settings.step * sum(s.size for s in self.sites)))
+    def _reach(self, target: Target, possible: Sequence[int], last: float) -> None:
+        """Algorithm 1 for one target, from where the one before ended."""
+        limit = self.reach.limit(target)
         while self._now() > limit:
             chunks = self._ranking()
             if not chunks:
                 raise ObcError(
-                    f"{target} cannot be met: all channels that are left have infinite scores; "
-                    f"reached {target.like(self.whole, self._now())}"
+                    f"{target} cannot be met: what is left is at its floor or has infinite "
+                    f"scores; reached {target.like(self.reach.whole, self._now())}"
                 )
-            some, total = [], 0
-            for chunk in chunks:
-                some.append(chunk)
-                total += len(chunk.channels)
-                if total >= count:
-                    break
-            if self.unit == "latency":
+            some = self._portion(chunks)
+            if self.reach.in_time:
                 self._step_in_time(some, limit)
-            elif self._value(self._less(some)) <= limit:
-                self._land(target, limit, chunks, feasible)
+            elif self.reach.value(self._without(some)) <= limit:
+                self._land(target, chunks, possible)
             else:
                 self._remove(some)
-            if self._now() > limit:  # what has landed is written with its plan
+            now = self._now()
+            if now > limit:  # what has landed is written together with its plan
                 self._save()
-            self._tell()
+            done = (self.reach.whole - now) / max(self.reach.whole - last, 1e-300)
+            history = self.state.history
+            self.progress.update(len(history), history[-1].after, done)
         self._check_cost()
         self.state.landed.append(self._plan(target))
-        self.start, self.since = self._kept(), []
+        self.start = [self.work.kept[s.name].tolist() for s in self.sites]
+        self.since = []
         self._save()
 
+    def _counts(self) -> list[int]:
+        return [len(self.work.kept[s.name]) for s in self.sites]
+
     def _now(self) -> float:
-        if self.unit != "latency":
-            return self._value(self._counts())
+        if not self.reach.in_time:
+            return self.reach.value(self._counts())
         history = self.state.history
         seconds = history[-1].after.seconds if history else self.state.seconds
         assert seconds is not None
         return seconds
 
-    def _tell(self) -> None:
-        done = (self.whole - self._now()) / max(self.whole - self.last, 1e-300)
-        history = self.state.history
-        self.progress.update(len(history), history[-1].after, min(max(done, 0.0), 1.0))
+    def _portion(self, chunks: Sequence[Chunk]) -> list[Chunk]:
+        """What goes in one step: p G channels, rounded up to whole chunks."""
+        every = sum(own[0] for own in self.reach.levels if len(own) > 1)
+        count = max(1, round(self.settings.step * every))
+        some, total = [], 0
+        for chunk in chunks:
+            some.append(chunk)
+            total += len(chunk.channels)
+            if total >= count:
+                break
+        return some
 
-    def _less(self, chunks: Sequence[Chunk]) -> list[int]:
+    def _without(self, chunks: Sequence[Chunk]) -> list[int]:
         counts = self._counts()
         for chunk in chunks:
             counts[chunk.site] -= len(chunk.channels)
         return counts
 
-    def _kept(self) -> list[list[int]]:
-        return [self.work.kept[s.name].tolist() for s in self.sites]
-
     def _ranking(self) -> list[Chunk]:
         """Score the working copy; its channels, the first to go first."""
-        settings = self.settings
         scores = self._score()
         check_scores(scores)
         self.scored = {n: (self.work.kept[n], own) for n, own in scores.items()}
         chunks = [
-            chunks_of(i, self.work.kept[s.name].tolist(), scores[s.name], self.levels[i])
+            chunks_of(i, self.work.kept[s.name].tolist(), scores[s.name], self.reach.levels[i])
             for i, s in enumerate(self.sites)
         ]
-        savings = self._savings(chunks) if settings.rank == "score/cost" else None
+        counts, savings = self._counts(), None
+        if self.settings.rank == "score/cost":
+            portions = [len(own[0].channels) if own else 0 for own in chunks]
+            savings = self.reach.savings(counts, portions)
         sizes = [s.size for s in self.sites]
-        return ranked(chunks, settings.scope, self.kinds, sizes, self._counts(), savings)
+        return ranked(chunks, self.settings.scope, self.kinds, sizes, counts, savings)
 
     def _score(self) -> dict[str, Tensor]:
         """Scores from fresh rows, and from the evidence that is carried along."""
@@ -297,75 +223,59 @@ class Run:
             self.evidence = found
         return {n: NORMALIZERS[settings.normalize](own) for n, own in found.items()}
 
-    def _remove(self, chunks: Sequence[Chunk], seconds: float | None = None) -> None:
-        """Cut the working copy, and let sites and evidence follow."""
-        gone = by_site(chunks, self.sites)
-        scores = {n: [v for _, v in own] for n, own in gone.items()}
-        self._cut({n: [i for i, _ in own] for n, own in gone.items()}, scores, seconds=seconds)
-        self.since += chunks
-
-    def _cut(
+    def _remove(
         self,
-        gone: dict[str, list[int]],
-        scores: dict[str, list[float]],
-        restored: dict[str, list[int]] | None = None,
+        chunks: Sequence[Chunk],
         seconds: float | None = None,
+        restored: dict[str, list[int]] | None = None,
     ) -> None:
-        places = self.work.remove(gone)
+        """Cut the working copy, and let its sites, the evidence and the history follow."""
+        gone = by_site(chunks, self.sites)
+        removed = {n: [channel for channel, _ in own] for n, own in gone.items()}
+        places = self.work.remove(removed)
         self.scorer.follow(self.work.sites)
         for name, left in places.items():
             if name in self.evidence:
                 self.evidence[name] = self.evidence[name][left]
         self.state.history.append(
             PlanStep(
-                removed=gone,
-                scores=scores,
+                removed=removed,
+                scores={n: [score for _, score in own] for n, own in gone.items()},
                 restored=restored or {},
-                after=self._cost(self._counts(), seconds),
+                after=self.reach.cost(self._counts(), seconds),
             )
         )
+        self.since += chunks
 
-    # -- landing ---------------------------------------------------------------------------
+    # -- the last step of a target ---------------------------------------------------------
 
-    def _land(
-        self, target: Target, limit: float, chunks: Sequence[Chunk], feasible: Sequence[int]
-    ) -> None:
-        """The last step of a target: as many channels of each site as meet it exactly."""
-        order = [*self.since, *chunks]
-        own: list[list[Chunk]] = [[c for c in order if c.site == i] for i in range(len(self.sites))]
+    def _land(self, target: Target, chunks: Sequence[Chunk], possible: Sequence[int]) -> None:
+        """Remove as many channels of each site as meet the target exactly."""
+        every = [*self.since, *chunks]
+        own = [[c for c in every if c.site == i] for i in range(len(self.sites))]
         levels = []
-        for i, kept in enumerate(self.start):
+        for kept, chunked in zip(self.start, own, strict=True):
             counts = [len(kept)]
-            for chunk in own[i]:
+            for chunk in chunked:
                 counts.append(counts[-1] - len(chunk.channels))
             levels.append(counts)
-        landing = land(
-            self.costs.of(self.unit),
-            levels,
-            [c.site for c in self.since],
-            [c.site for c in chunks],
-            limit,
-        )
+        done, ranking = [c.site for c in self.since], [c.site for c in chunks]
+        landing = land(self.reach.price, levels, done, ranking, self.reach.limit(target))
         places = list(landing.places)
         if not landing.met:
-            if not all(n in counts for n, counts in zip(feasible, levels, strict=True)):
-                self._refuse(target, landing.value)
-            places = [counts.index(n) for n, counts in zip(feasible, levels, strict=True)]
-        wanted = [c for i, p in enumerate(places) for c in own[i][:p]]
-        before = {(c.site, i) for c in self.since for i in c.channels}
-        after = {(c.site, i) for c in wanted for i in c.channels}
-        back: dict[str, list[int]] = {}
-        for site, i in sorted(before - after):
-            back.setdefault(self.sites[site].name, []).append(i)
-        fresh = [c for c in wanted if not before.issuperset((c.site, i) for i in c.channels)]
-        if back:
-            self._restore(back)
-        gone = by_site(fresh, self.sites)
-        scores = {n: [v for _, v in pairs] for n, pairs in gone.items()}
-        self._cut({n: [i for i, _ in pairs] for n, pairs in gone.items()}, scores, back)
+            if not all(n in counts for n, counts in zip(possible, levels, strict=True)):
+                self.reach.refuse(target, landing.value)
+            places = [counts.index(n) for n, counts in zip(possible, levels, strict=True)]
+        wanted = [c for i, place in enumerate(places) for c in own[i][:place]]
+        before, after = set(self.since), set(wanted)
+        back = by_site([c for c in self.since if c not in after], self.sites)
+        restored = {n: sorted(channel for channel, _ in own) for n, own in back.items()}
+        if restored:
+            self._restore(restored)
+        self._remove([c for c in wanted if c not in before], restored=restored)
 
     def _restore(self, back: dict[str, list[int]]) -> None:
-        """Make the working copy anew with channels that had gone; their evidence is lost."""
+        """Make the working copy anew with channels that had gone; carried evidence is lost."""
         gone = gone_by(self.state.history)
         findings = self.scorer.findings()
         self.work = Working(self.model, self.sites)
@@ -380,28 +290,27 @@ class Run:
         """Remove a step's channels, or the fewest of them that meet the limit, and measure."""
         low, high = 1, len(some)
         best = self._time(some)
-        if best <= limit:
-            while low < high:
-                middle = (low + high) // 2
-                found = self._time(some[:middle])
-                if found <= limit:
-                    high, best = middle, found
-                else:
-                    low = middle + 1
+        while best <= limit and low < high:
+            middle = (low + high) // 2
+            found = self._time(some[:middle])
+            if found <= limit:
+                high, best = middle, found
+            else:
+                low = middle + 1
         self._remove(some[:high], best)
 
     def _time(self, chunks: Sequence[Chunk]) -> float:
         trial = copy.copy(self.work)
         trial.model, trial.kept = copy.deepcopy(self.work.model), dict(self.work.kept)
         gone = by_site(chunks, self.sites)
-        trial.remove({n: [i for i, _ in own] for n, own in gone.items()})
+        trial.remove({n: [channel for channel, _ in own] for n, own in gone.items()})
         return latency.seconds(trial.model, self.example)
 
     # -- the plan --------------------------------------------------------------------------
 
     def _check_cost(self) -> None:
         """What the plan says it costs must be what the cut copy costs."""
-        found, said = cost(self.work.model, self.example), self._cost(self._counts())
+        found, said = cost(self.work.model, self.example), self.reach.cost(self._counts())
         if (found.macs, found.params) != (said.macs, said.params):
             raise ObcError(
                 f"the cut model costs {found.macs} MACs and {found.params} parameters, "
@@ -417,26 +326,25 @@ class Run:
             s.name: SitePlan(
                 size=s.size,
                 kept=kept[s.name],
-                floor=self.levels[i][-1],
-                highest_removed=max(gone[s.name].values(), default=None),
+                floor=self.reach.levels[i][-1],
+                highest_removed=max(gone[s.name].values()),
                 lowest_kept=self._lowest(s.name),
             )
             for i, s in enumerate(self.sites)
             if s.name in changed
         }
         history = list(self.state.history)
-        after = history[-1].after if history else self.before
         return Plan(
             sites=parts,
             shapes=base.shapes,
             example=base.example,
             target=str(target),
             settings=self.described,
-            before=self.before,
-            after=after,
+            before=self.reach.before,
+            after=history[-1].after if history else self.reach.before,
             history=history,
             untouched={s.name: s.size for s in self.sites if s.name not in changed},
-            notes=notes(self.before, history),
+            notes=notes(self.reach.before, history),
         )
 
     def _lowest(self, name: str) -> float | None:

@@ -104,8 +104,9 @@ def plan(
         max_ratio=max_ratio,
         min_channels=min_channels,
         round_to=(8 if targets[0].unit == "latency" else 1) if round_to is None else round_to,
+        ignore=[ignore] if isinstance(ignore, str) else list(ignore),
         seed=seed,
     )
-    run = Run(model, example, batches, loss, targets, settings, ignore, resume)
+    run = Run(model, example, batches, loss, targets, settings, resume)
     plans = run.go()
     return plans[0] if isinstance(target, (str, Target)) else plans

