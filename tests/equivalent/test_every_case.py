@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import obc
-from obc.equivalent.attach import is_equivalent
+from obc.equivalent import is_equivalent
 from obc.surgery.record import remember
 from obc.surgery.slicing import sliced
 from obc.trace.narrow import narrow

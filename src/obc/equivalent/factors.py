@@ -8,6 +8,7 @@ them; places that are only positions of one channel (a flattened map) share one.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import permutations
 from math import prod
@@ -63,10 +64,6 @@ class Mix(nn.Module):
         single = len(blocks) == 1 and self.matrices[0].shape[0] == 1 and self.positions == [1]
         self.plain = single and self.order is None and self.back is None and not self.untouched
 
-    def forward(self, x: Tensor) -> Tensor:
-        """A weight with this dimension mixed down to the kept channels."""
-        return self.along(x, self.dim)
-
     def of_bias(self, bias: Tensor) -> Tensor:
         """The bias of the outputs that this mixes."""
         if self.groups > 1:  # the weight shares its outputs between groups, the bias spells them
@@ -74,6 +71,7 @@ class Mix(nn.Module):
         return self.along(bias.unsqueeze(1), 0).squeeze(1)
 
     def along(self, x: Tensor, dim: int) -> Tensor:
+        """A tensor whose dimension `dim` is mixed down to the kept channels."""
         if not self.plain:
             return self._in_blocks(x, dim)
         matrix: Tensor = self.matrices[0][0]
@@ -87,7 +85,7 @@ class Mix(nn.Module):
             x = x.index_select(0, self.order)
         *parts, rest = x.split([*self.sizes, self.untouched])
         mixed = [
-            self._block(part, matrix, positions)
+            self.block(part, matrix, positions)
             for part, matrix, positions in zip(parts, self.matrices, self.positions, strict=True)
         ]
         x = torch.cat([*mixed, rest]) if self.untouched or len(mixed) > 1 else mixed[0]
@@ -95,7 +93,7 @@ class Mix(nn.Module):
             x = x.index_select(0, self.back)
         return x.movedim(0, dim)
 
-    def _block(self, x: Tensor, matrix: Tensor, positions: int) -> Tensor:
+    def block(self, x: Tensor, matrix: Tensor, positions: int) -> Tensor:
         """Channels [places, size, positions, ...] mixed by [groups x places, kept, size]."""
         stack, kept, size = matrix.shape
         places = stack // self.groups
@@ -120,6 +118,14 @@ def _unless_plain(order: Tensor) -> Tensor | None:
     return None if torch.equal(order, torch.arange(len(order))) else order
 
 
+def _exact(x: Tensor) -> AbstractContextManager[Any]:
+    """No autocast: entries of C near one would lose their updates in bfloat16.
+
+    The layer casts Ŵ itself.
+    """
+    return nullcontext() if x.is_meta else torch.autocast(x.device.type, enabled=False)
+
+
 class Factors(nn.Module):
     """C and D of one weight, multiplied in the order that costs least."""
 
@@ -133,12 +139,15 @@ class Factors(nn.Module):
     def forward(self, weight: Tensor) -> Tensor:
         if self.held is not None:
             return self.held
-        mixes = [*self.C, *self.D]
-        # Entries of C near one would lose their updates in bfloat16; the layer casts Ŵ itself.
-        with torch.autocast(weight.device.type, enabled=False):
+        # Ŵ is laid out like W: a convolution hands the layout of its weight on to what it puts out.
+        last = weight.ndim == 4 and not weight.is_contiguous()
+        mixes: Any = [*self.C, *self.D]
+        with _exact(weight):
+            x = weight.permute(0, 2, 3, 1) if last else weight
             for i in self.order:
-                weight = mixes[i](weight)
-        return weight
+                mix = mixes[i]
+                x = mix.along(x, 3 if last and mix.dim == 1 else mix.dim)
+            return x.contiguous().permute(0, 3, 1, 2) if last else x.contiguous()
 
 
 class BiasFactors(nn.Module):
@@ -153,7 +162,7 @@ class BiasFactors(nn.Module):
     def forward(self, bias: Tensor) -> Tensor:
         if self.held is not None:
             return self.held
-        with torch.autocast(bias.device.type, enabled=False):
+        with _exact(bias):
             mix: Any
             for mix in self._weight[0].C:
                 bias = mix.of_bias(bias)

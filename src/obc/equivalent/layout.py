@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
 from obc.equivalent.factors import Block, Factors, Mix
 from obc.trace.narrow import Units
@@ -39,15 +40,15 @@ def lay_out(
 ) -> Layout:
     """The factors of a model that was cut; `groups` and `tensors` are as they were before."""
     found = _members(sites, units)
-    uses = Counter(id(p) for _, p in model.named_parameters(remove_duplicate=False))
+    uses = Counter(id(p) for m in model.modules() for p in m._parameters.values())
+    shared = {name for name in found if uses[id(model.get_parameter(name))] > 1}
     layout = Layout()
     for name, parts in found.items():
         roles = {m.role for members in parts.values() for _, m in members}
         weight, layer = tensors[name], name.rpartition(".")[0]
         if roles == {"norm"} or weight.ndim < 2:
             continue
-        shared = uses[id(model.get_parameter(name))] > 1
-        why = _undefined(model.get_submodule(layer), name, weight, roles, shared)
+        why = _undefined(model.get_submodule(layer), name, weight, roles, name in shared)
         if not why and _across_groups(weight, parts, groups.get(layer, 1)):
             if weight.shape[1] == 1:  # depthwise: a filter of one channel has nothing to mix
                 continue
@@ -62,7 +63,7 @@ def lay_out(
         factors = Factors(weight.shape, mixes["out"], mixes["in"])
         factors.to(device=weight.device, dtype=weight.dtype).requires_grad_(weight.requires_grad)
         layout.factors[name] = factors
-    _follow(layout, found, tensors)
+    _follow(layout, found, tensors, shared)
     return layout
 
 
@@ -86,7 +87,7 @@ def _undefined(module: Any, name: str, weight: Tensor, roles: set[str], shared: 
         return "one weight serves in several places, and C and D would part it"
     if "norm" in roles:
         return "it scales some channels and mixes others"
-    if "parametrizations." in name or hasattr(module, "parametrizations"):
+    if "parametrizations." in name or parametrize.is_parametrized(module):
         return "it is parametrized already"
     if name.endswith(("weight_g", "weight_v")):
         return "it is normed by its length"
@@ -148,7 +149,7 @@ def _places(site: Site, member: Member) -> Tensor:
     positions, as after a flatten.
     """
     size, k = member.index.shape
-    own = max(m.index.shape[1] for m in site.members if m.role == "out")
+    own = max((m.index.shape[1] for m in site.members if m.role == "out"), default=1)
     if member.role == "out" or own % k == 0:
         places, positions = k, 1
     else:
@@ -159,14 +160,18 @@ def _places(site: Site, member: Member) -> Tensor:
     return member.index.view(size, positions, places).permute(2, 0, 1)
 
 
-def _follow(layout: Layout, found: Mapping[str, Parts], tensors: Mapping[str, Tensor]) -> None:
+def _follow(
+    layout: Layout, found: Mapping[str, Parts], tensors: Mapping[str, Tensor], shared: set[str]
+) -> None:
     """Let a bias follow the C of the weight beside it, where both put out the same channels."""
     for name, parts in found.items():
         weight = name.removesuffix("bias") + "weight"
         if tensors[name].ndim != 1 or not name.endswith("bias") or weight not in layout.factors:
             continue
         outs = [ms for ms in found[weight].values() if ms[0][1].role == "out"]
-        if len(outs) != 1:
+        if name in shared:
+            layout.sliced[name] = "one bias serves in several places"
+        if name in shared or len(outs) != 1:
             continue
         members, own = outs[0], parts[0]
         mix: Any = layout.factors[weight].C[0]

@@ -8,9 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
+from obc.equivalent.attach import is_equivalent, like
 from obc.equivalent.factors import BiasFactors, Factors
+from obc.equivalent.inserted import put_back
 from obc.errors import ObcError
-from obc.surgery.slicing import sliced
 
 
 def merge(model: nn.Module) -> nn.Module:
@@ -26,13 +27,18 @@ def merge(model: nn.Module) -> nn.Module:
       (2): Linear(in_features=3, out_features=2, bias=True)
     )
     """
-    found = [m for m in model.modules() if parametrize.is_parametrized(m) and _ours(m)]
-    if not found:
+    if not is_equivalent(model):
         raise ObcError("nothing to merge: the model holds no factors of an equivalent pruning")
+    found = []
+    for name, module in model.named_modules():
+        if parametrize.is_parametrized(module) and _ours(module):
+            _check(name, module)
+            found.append(module)
     with torch.no_grad():
-        small = [{key: getattr(m, key).detach() for key in _ours(m)} for m in found]
-    for module, tensors in zip(found, small, strict=True):
+        values = [{key: getattr(m, key) for key in _ours(m)} for m in found]
+    for module, tensors in zip(found, values, strict=True):
         _plain(module, tensors)
+    put_back(model)
     return model
 
 
@@ -45,16 +51,27 @@ def _ours(module: Any) -> list[str]:
     ]
 
 
-def _plain(module: Any, tensors: dict[str, Tensor]) -> None:
+def _check(name: str, module: Any) -> None:
+    """Refuse a layer that somebody else has changed since."""
+    if list(module.parametrizations) != _ours(module) or any(
+        len(steps) > 1 for steps in module.parametrizations.values()
+    ):
+        raise ObcError(f"'{name}' has parametrizations beside C and D; remove them before merging")
+    kind = type(module)
+    if kind.__name__ != f"Parametrized{kind.__bases__[0].__name__}":
+        raise ObcError(
+            f"'{name}' has become a {kind.__name__}; load its full state into a model made by "
+            "obc.apply(model, plan, equivalent=True), and merge that"
+        )
+
+
+def _plain(module: Any, values: dict[str, Tensor]) -> None:
     """Undo the parametrizations of one module: parameters in their old order, the old class."""
     names: tuple[str, ...] = ()
-    for key, value in tensors.items():
+    for key, value in values.items():
         steps = module.parametrizations[key]
         names = names or steps[0].names
-        full = steps.original
-        new = sliced(full, {})  # type, hooks and attributes as they were
-        new.data, new.grad = value.clone(memory_format=torch.contiguous_format), None
-        module._parameters[key] = new
+        module._parameters[key] = like(steps.original, value)
     # Torch's own removal would take the property from the class, which deep copies share.
     del module._modules["parametrizations"]
     module.__class__ = type(module).__bases__[0]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,11 +24,22 @@ from obc.trace.tracer import Tracing
 
 @dataclass(frozen=True)
 class Cut:
-    """What a cut was made by, and the tensors it replaced: the new ones by the old."""
+    """The sites that a model was cut by, and the example it was proven on."""
 
     sites: Sites
     example: Any
-    new: Mapping[Tensor, Tensor]
+
+
+def apply(
+    model: nn.Module,
+    plan: Plan,
+    *,
+    optimizer: torch.optim.Optimizer | None = None,
+    example: Any = None,
+) -> nn.Module:
+    """Remove what the plan removes, in place, and return the model: `obc.apply`, naively."""
+    cut(model, plan, optimizer=optimizer, example=example)
+    return model
 
 
 def cut(
@@ -39,7 +49,7 @@ def cut(
     optimizer: torch.optim.Optimizer | None = None,
     example: Any = None,
 ) -> Cut:
-    """Remove what the plan removes, in place: the naive cut.
+    """Remove what the plan removes, in place, and say by which sites.
 
     The model is traced, cut and run; its output must be that of the original with the removed
     channels masked. If anything fails, the model is as it was and the error says where. With
@@ -71,7 +81,7 @@ def cut(
     if optimizer is not None:
         carry_over(model, optimizer, kept, new)
     remember(model, plan)
-    return Cut(tracing.sites, example, new)
+    return Cut(tracing.sites, example)
 
 
 def sliced(tensor: Tensor, kept: dict[int, Tensor]) -> Tensor:
