@@ -6,6 +6,7 @@ import argparse
 import copy
 import json
 import time
+from itertools import islice
 from pathlib import Path
 
 import torch
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import obc
-from obc.data import Batch, load
+from obc.data import Batch, Loaded, load
 from obc.models import resolve
 
 
@@ -28,6 +29,7 @@ def main() -> None:
     parser.add_argument("--weights", required=True, help="safetensors file of the trained model")
     parser.add_argument("--out", default="runs/resnet56", help="where the runs are kept")
     parser.add_argument("--epochs", type=int, default=1)
+    parser.add_argument("--images", type=int, default=50000, help="how many to tune on")
     parser.add_argument("--rows", type=int, default=10, help="N: batches per scoring")
     parser.add_argument("--step", type=float, default=0.02, help="p: share removed per scoring")
     parser.add_argument("--target", default="macs=2x")
@@ -38,6 +40,8 @@ def main() -> None:
     torch.manual_seed(given.seed)
 
     data = load("cifar10", given.data)
+    assert isinstance(data.train, Loaded)
+    train = data.train.part(given.images)
     model = resolve("resnet56", num_classes=len(data.classes)).eval()
     model.load_state_dict(load_file(given.weights))
     recipe = obc.Recipe.load("resnet56-cifar10").changed(
@@ -48,9 +52,16 @@ def main() -> None:
     print("before        ", rows["before"], flush=True)
 
     start = time.perf_counter()
-    batches = list(data.train.train(128, seed=given.seed))[:100]
+    batches = list(islice(data.train.train(64, seed=given.seed), 200))
     plan = obc.plan(
-        model, example, batches, loss, target=given.target, rows=given.rows, step=given.step
+        model,
+        example,
+        batches,
+        loss,
+        target=given.target,
+        rows=given.rows,
+        step=given.step,
+        resume=Path(given.out) / "plan",
     )
     took = time.perf_counter() - start
     for name, equivalent in (("naive", False), ("EP", True)):
@@ -60,7 +71,7 @@ def main() -> None:
             rows["pruned"] = vars_of(obc.evaluate(pruned, data.test), pruned, example)
             print(f"pruned {took:5.0f} s", rows["pruned"], flush=True)
         start = time.perf_counter()
-        obc.finetune(pruned, data.train, data.test, recipe, out=Path(given.out) / name)
+        obc.finetune(pruned, train, data.test, recipe, out=Path(given.out) / name)
         took = time.perf_counter() - start
         rows[name] = vars_of(obc.evaluate(pruned, data.test), pruned, example)
         print(f"{name:<6} {took:5.0f} s", rows[name], flush=True)

@@ -216,6 +216,10 @@ def test_every_shipped_recipe_loads_and_names_what_exists() -> None:
         ({"erasing": 2.0}, "erasing: .*less than or equal to 1"),
         ({"betas": [0.9]}, "betas: .*at least 2"),
         ({"prune": {}}, "prune.target: must be given"),
+        (
+            {"sparse": {"epochs": 2, "lr": 0.1, "strength": 0.1, "milestones": [2]}},
+            "sparse.milestones: must lie below epochs = 2",
+        ),
         ({"sparse": {"epochs": 1, "lr": 0.1, "strength": -1}}, "sparse.strength: .*greater than 0"),
     ],
 )

@@ -25,7 +25,6 @@ from obc.errors import ObcError
 
 # Whole tensors in every process, whether the model is plain, replicated (DDP) or sharded (FSDP).
 WHOLE = StateDictOptions(full_state_dict=True)
-FLAT = StateDictOptions(full_state_dict=True, flatten_optimizer_state_dict=True)
 
 
 def write(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
@@ -67,20 +66,24 @@ def set_model_state(model: nn.Module, tensors: Mapping[str, Any]) -> None:
 
 
 def optimizer_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Momentum and the like, by the names of their parameters; rates follow from the schedule."""
-    every: dict[str, Any] = get_optimizer_state_dict(model, optimizer, options=FLAT)
-    return {n: t for n, t in every.items() if n.startswith("state.") and isinstance(t, Tensor)}
+    """Momentum and the like, as "parameter:what"; rates follow from the schedule."""
+    every: dict[str, Any] = get_optimizer_state_dict(model, optimizer, options=WHOLE)
+    return {
+        f"{name}:{key}": value
+        for name, own in every["state"].items()
+        for key, value in own.items()
+        if isinstance(value, Tensor)
+    }
 
 
 def set_optimizer_state(
     model: nn.Module, optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]
 ) -> None:
-    rates = [group["lr"] for group in optimizer.param_groups]
-    every: dict[str, Any] = get_optimizer_state_dict(model, optimizer, options=FLAT)
-    every.update(tensors)
-    set_optimizer_state_dict(model, optimizer, every, options=FLAT)
-    for group, rate in zip(optimizer.param_groups, rates, strict=True):
-        group["lr"] = rate
+    every: dict[str, Any] = get_optimizer_state_dict(model, optimizer, options=WHOLE)
+    for name, value in tensors.items():
+        parameter, _, key = name.rpartition(":")
+        every["state"][parameter][key] = value
+    set_optimizer_state_dict(model, optimizer, every, options=WHOLE)
 
 
 def named(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

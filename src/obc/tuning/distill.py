@@ -10,9 +10,12 @@ from torch.nn import functional as F
 
 
 def logits_of(output: Any) -> Tensor:
-    """The logits of a model that puts out a tensor, or an object that holds them."""
+    """The logits of a model that puts out a tensor, or an object that holds them.
+
+    Half precision is left here: losses and accuracies are taken of float32 at least.
+    """
     logits: Tensor = output if isinstance(output, Tensor) else output.logits
-    return logits
+    return logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
 
 
 @torch.no_grad()

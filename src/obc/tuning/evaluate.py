@@ -11,10 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from obc.data import Images
+from obc.data import Batch, Images
 from obc.errors import ObcError
 from obc.tuning.distill import logits_of
-from obc.tuning.feed import pairs
 
 
 @dataclass(frozen=True)
@@ -49,7 +48,7 @@ def counted(model: nn.Module, data: Any, rank: int, world: int) -> Tensor:
     sums = torch.zeros(4, dtype=torch.float64, device=device)
     with evaluating(model):
         for images, labels in pairs(data, rank, world, device):
-            logits = logits_of(model(images)).float()
+            logits = logits_of(model(images))
             check_classes(logits, labels, data)
             best = logits.topk(min(5, logits.shape[1]), 1).indices == labels[:, None]
             loss = F.cross_entropy(logits, labels, reduction="sum")
@@ -88,3 +87,21 @@ def evaluating(model: nn.Module) -> Iterator[None]:
     finally:
         for module, mode in modes:
             module.training = mode
+
+
+def pairs(data: Any, rank: int, world: int, device: torch.device) -> Iterator[Batch]:
+    """One process's share of what is evaluated, in order."""
+    if isinstance(data, Images):
+        yield from data.test(rank=rank, world=world, device=device)
+        return
+    for position, batch in enumerate(data):
+        if position % world == rank:
+            yield moved(batch, device)
+
+
+def moved(batch: Any, device: torch.device) -> Batch:
+    """A batch of the user's, checked, where the model is."""
+    pair = isinstance(batch, (tuple, list)) and len(batch) == 2
+    if not pair or not all(isinstance(part, Tensor) for part in batch):
+        raise ObcError("each batch must be a pair of tensors, inputs and labels")
+    return Batch(*(part.to(device) for part in batch))

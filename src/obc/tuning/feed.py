@@ -7,11 +7,11 @@ from itertools import chain, islice
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from obc.data import Batch, Images
 from obc.errors import ObcError
 from obc.tuning.augment import Augment
+from obc.tuning.evaluate import moved
 from obc.tuning.recipe import Recipe
 from obc.tuning.seeds import seed_all
 
@@ -79,27 +79,7 @@ class Feed:
         """Every n-th batch, as many for each process."""
         for position, batch in enumerate(islice(self.images, self.world * self.steps)):
             if position % self.world == self.rank:
-                yield _moved(batch, self.device)
-
-
-def pairs(data: Any, rank: int, world: int, device: torch.device) -> Iterator[Batch]:
-    """One process's share of what is evaluated, in order."""
-    if isinstance(data, Images):
-        yield from data.test(rank=rank, world=world, device=device)
-        return
-    for position, batch in enumerate(data):
-        if position % world == rank:
-            yield _moved(batch, device)
-
-
-def _moved(batch: Any, device: torch.device) -> Batch:
-    try:
-        inputs, labels = batch
-    except (TypeError, ValueError):
-        raise ObcError("each batch must be a pair of inputs and labels") from None
-    if not isinstance(inputs, Tensor) or not isinstance(labels, Tensor):
-        raise ObcError("each batch must be a pair of tensors, inputs and labels")
-    return Batch(inputs.to(device), labels.to(device))
+                yield moved(batch, self.device)
 
 
 def _length(batches: Any) -> int:

@@ -72,19 +72,18 @@ class Learner:
 
     def step(self, batch: Batch) -> float:
         """Forward and backward; the mean loss over all processes."""
-        parts = self.recipe.accumulate
         total: Any = 0.0
-        chunks = zip(batch.images.chunk(parts), batch.labels.chunk(parts), strict=True)
-        for number, (images, labels) in enumerate(chunks, 1):
-            last = number == parts
+        parts = [t.chunk(self.recipe.accumulate) for t in batch]
+        for number, (images, labels) in enumerate(zip(*parts, strict=True), 1):
+            last = number == len(parts[0])  # a small batch may make fewer parts
             with nullcontext() if last else self.processes.apart(self.model):
-                loss = self._loss(images, labels) / parts
+                loss = self._loss(images, labels) * (len(labels) / len(batch.labels))
                 self.processes.backward(loss)
             total = total + loss.detach()
         return self.processes.mean(total)
 
     def _loss(self, images: Tensor, labels: Tensor) -> Tensor:
-        logits = logits_of(self.model(images)).float()
+        logits = logits_of(self.model(images))
         if not self.done:
             check_classes(logits, labels, self.feed.images)
         loss = F.cross_entropy(logits, labels, label_smoothing=self.recipe.label_smoothing)
@@ -92,7 +91,7 @@ class Learner:
             return loss
         with self.processes.autocast():
             wise = ask(self.teacher, images)
-        return distilled(loss, logits, wise.float(), self.recipe.distill, self.recipe.temperature)
+        return distilled(loss, logits, wise, self.recipe.distill, self.recipe.temperature)
 
     def apply(self) -> None:
         """Use the gradients: callback, clipping, optimizer, schedule, average."""
@@ -111,6 +110,13 @@ class Learner:
         if self.average is not None:
             self.average.update_parameters(self.plain)
         self.done += 1
+
+    def not_finite(self) -> str | None:
+        """The name of a parameter that holds something that is no number, if there is one."""
+        for name, p in self.plain.named_parameters():
+            if not bool(p.detach().isfinite().all()):
+                return name
+        return None
 
     def agree(self) -> None:
         """Statistics are each process's own while learning; the first one's are kept."""

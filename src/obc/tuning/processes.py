@@ -46,8 +46,10 @@ class Processes:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if kind is None:
-            self._accelerator.end_training()
+        # Not `end_training`: it leaves the last hold on the process group to a model's replica,
+        # and the two lock each other out when that is collected. The next run needs it, too.
+        for tracker in self._accelerator.trackers:
+            tracker.finish()
         if self._fresh:  # or the next run could not choose another precision
             AcceleratorState._reset_state()
         if self.world > 1 and _lost(error):

@@ -110,6 +110,8 @@ class Recipe(_Strict):
         steps = [self.milestones, *([self.sparse.milestones] if self.sparse else [])]
         if any(a >= b for own in steps for a, b in pairwise(own)):
             raise ValueError("milestones: must rise")
+        if self.sparse and self.sparse.milestones[-1:] >= [self.sparse.epochs]:
+            raise ValueError(f"sparse.milestones: must lie below epochs = {self.sparse.epochs}")
         if self.milestones and self.schedule != "multistep":
             raise ValueError(f"milestones: only with schedule = 'multistep', not '{self.schedule}'")
         if self.milestones and self.milestones[-1] >= self.epochs:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import torch
@@ -9,6 +10,9 @@ from torch import Tensor, nn
 
 from obc.errors import ObcError
 from obc.trace.sites import Member, Site, Sites
+from obc.trace.tracer import trace
+from obc.tuning.recipe import Recipe
+from obc.tuning.trainer import Tuned, finetune
 
 
 class GroupSparsity:
@@ -41,6 +45,36 @@ class GroupSparsity:
                 weight = weights[member.name]
                 if weight.grad is not None:
                     weight.grad.addcmul_(weight, _along(pressure, member, weight))
+
+
+def sparsify(
+    model: nn.Module,
+    example: Any,
+    train: Any,
+    val: Any,
+    recipe: Recipe,
+    out: str | os.PathLike[str],
+    resume: bool = True,
+) -> Tuned:
+    """The recipe's stage of sparse learning, in place, as a run of its own in `out`.
+
+    What the recipe leaves unpruned is not pressed.
+    """
+    stage = recipe.sparse
+    if stage is None:
+        raise ObcError("the recipe has no [sparse] table")
+    sites = trace(model, example, ignore=recipe.prune.ignore if recipe.prune else ())
+    own = recipe.changed(
+        epochs=stage.epochs,
+        lr=stage.lr,
+        schedule="multistep",
+        milestones=stage.milestones,
+        warmup_epochs=0,
+        distill=0.0,
+        ema=None,
+    )
+    press = GroupSparsity(sites, stage.strength)
+    return finetune(model, train, val, own, out=out, resume=resume, callback=press)
 
 
 def norms(site: Site, weights: dict[str, Any]) -> Tensor:

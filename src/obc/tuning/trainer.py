@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,19 +10,10 @@ from typing import Any
 
 from torch import nn
 
-from obc.equivalent.attach import is_equivalent
-from obc.equivalent.merge import merge
 from obc.errors import ObcError
-from obc.tuning import checkpoint, folder, seeds
-from obc.tuning.evaluate import Score, counted, scored
-from obc.tuning.feed import Feed
-from obc.tuning.learner import Learner
-from obc.tuning.processes import Processes
-from obc.tuning.progress import Bar
+from obc.tuning import seeds
+from obc.tuning.evaluate import Score
 from obc.tuning.recipe import Recipe
-
-SAVE_STEPS = 1000  # a checkpoint every so many steps, beside the one after each epoch
-LOG_STEPS = 50
 
 Callback = Callable[[nn.Module], None]
 
@@ -62,156 +51,27 @@ def finetune(
     `torchrun` or `accelerate launch` all processes share the work.
 
     On any error the model is as it was before; what was reached is in `out`.
+
+    >>> import tempfile, torch
+    >>> batches = [(torch.randn(8, 4), torch.randint(0, 2, (8,))) for _ in range(5)]
+    >>> recipe = Recipe(lr=0.1, epochs=3, batch_size=8, schedule="cosine")
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     tuned = finetune(nn.Linear(4, 2), batches, batches, recipe, out=f"{folder}/run")
+    >>> len(tuned.history)
+    3
     """
     _check(recipe, teacher)
+    # Only here: accelerate and kornia take as long to import as torch itself.
+    from obc.tuning.processes import Processes
+    from obc.tuning.run import Run
+
     out = Path(out)
     with seeds.kept(), Processes(recipe.amp, out, tracker) as processes:
-        run = _Run(model, train, val, recipe, teacher, out, resume, callback, processes)
+        run = Run(model, train, val, recipe, teacher, out, resume, callback, processes)
         run.train()
-        return run.finish()
-
-
-class _Run:
-    """One run: a working copy of the model learns, the model itself changes only at the end."""
-
-    def __init__(
-        self,
-        model: nn.Module,
-        train: Any,
-        val: Any,
-        recipe: Recipe,
-        teacher: nn.Module | None,
-        out: Path,
-        resume: bool,
-        callback: Callback | None,
-        processes: Processes,
-    ) -> None:
-        self.model, self.val, self.recipe = model, val, recipe
-        self.out, self.processes = out, processes
-        self.feed = Feed(train, recipe, processes.rank, processes.world, processes.device)
-        about = folder.describe(
-            recipe, model.state_dict(), train, teacher is not None, processes.world
-        )
-        processes.once(lambda: folder.claim(out, about, resume))
-        seeds.seed_all(recipe.seed)
-        self.learner = Learner(
-            copy.deepcopy(model), self.feed, recipe, teacher, callback, processes
-        )
-        self.history: list[dict[str, float]] = []
-        self.loss_sum = 0.0
-        self.random: dict[str, Any] = {}
-        if (out / folder.LAST).is_file():
-            self._resume()
-        processes.start_tracking(recipe.model_dump(mode="json"))
-
-    @property
-    def total(self) -> int:
-        return self.recipe.epochs * self.feed.steps
-
-    def train(self) -> None:
-        learner, steps = self.learner, self.feed.steps
-        with Bar(self.total, learner.done, self.processes.main) as bar:
-            while learner.done < self.total:
-                epoch, start = divmod(learner.done, steps)
-                batches = self.feed.epoch(epoch, start)
-                if start:
-                    seeds.restore(self.random)
-                for batch in batches:
-                    self._step(batch, epoch, bar)
-                if learner.done % steps or learner.done == epoch * steps + start:
-                    made = learner.done - epoch * steps
-                    raise ObcError(f"train had {steps} batches at first, but ended after {made}")
-                self._end_epoch(epoch, bar)
-
-    def _step(self, batch: Any, epoch: int, bar: Bar) -> None:
-        learner, steps = self.learner, self.feed.steps
-        loss = learner.step(batch)
-        if not math.isfinite(loss):
-            last = self.out / folder.LAST
-            kept = f"; the last good checkpoint is {last}" if last.is_file() else ""
-            raise ObcError(
-                f"the loss is {loss} in epoch {epoch + 1}, step {learner.done % steps + 1} of "
-                f"{steps}{kept}; a lower lr or clip may help"
-            )
-        learner.apply()
-        self.loss_sum += loss
-        bar.step(loss, len(batch.labels) * self.processes.world)
-        if learner.done % LOG_STEPS == 0:
-            self.processes.log({"loss": loss, "lr": learner.lr}, learner.done)
-        if learner.done % steps and learner.done % SAVE_STEPS == 0:
-            self._save()
-
-    def _end_epoch(self, epoch: int, bar: Bar) -> None:
-        learner = self.learner
-        learner.agree()
-        numbers = {"epoch": epoch + 1, "lr": learner.lr, "loss": self.loss_sum / self.feed.steps}
-        better = False
-        if self.val is not None:
-            score = self._score()
-            best = max((h["top1"] for h in self.history), default=-1.0)
-            better = score.top1 > best
-            numbers |= {"top1": score.top1, "top5": score.top5, "val_loss": score.loss}
-            bar.accuracy = f"top-1 {score.top1:.2f}%"
-        self.history.append(numbers)
-        self.loss_sum = 0.0
-        self.processes.log({**numbers, "images_per_second": bar.rate}, learner.done)
-        if better:
-            plain = self._plain()
-            facts = {"step": learner.done, **numbers}
-            self.processes.once(lambda: checkpoint.write(self.out / folder.BEST, plain, facts))
-        self._save()
-
-    def _score(self) -> Score:
-        rank, world = self.processes.rank, self.processes.world
-        if self.processes.sharded:  # every forward pass takes all processes
-            return scored(counted(self.learner.judged, self.val, 0, 1))
-        sums = counted(self.learner.judged, self.val, rank, world)
-        return scored(self.processes.summed(sums))
-
-    def _plain(self) -> dict[str, Any]:
-        """The judged weights as the plain module has them."""
-        fresh = copy.deepcopy(self.model)
-        self._load(fresh)
-        return fresh.state_dict()
-
-    def _load(self, model: nn.Module) -> None:
-        """Give a model the judged weights, merged."""
-        model.load_state_dict(self.learner.judged_state())
-        if is_equivalent(model):
-            merge(model)
-
-    def _save(self) -> None:
-        tensors = self.learner.state()
-        for rank, states in enumerate(self.processes.gathered(seeds.capture())):
-            tensors |= checkpoint.named(f"random.{rank}", states)
-        facts = {
-            "step": self.learner.done,
-            "loss_sum": self.loss_sum,
-            "history": self.history,
-            "scaler": self.processes.scaler_state(),
-        }
-        self.processes.once(lambda: checkpoint.write(self.out / folder.LAST, tensors, facts))
-
-    def _resume(self) -> None:
-        tensors, facts = checkpoint.read(self.out / folder.LAST)
-        try:
-            self.learner.restore(tensors, facts["step"])
-            self.history, self.loss_sum = facts["history"], facts["loss_sum"]
-            self.processes.set_scaler_state(facts["scaler"])
-            self.random = checkpoint.under(f"random.{self.processes.rank}", tensors)
-        except (KeyError, RuntimeError, ValueError) as error:
-            raise ObcError(f"{self.out / folder.LAST} does not fit this run: {error}") from error
-
-    def finish(self) -> Tuned:
-        """Hand the weights to the model and write them and the result."""
-        scores = [Score(h["top1"], h["top5"], h["val_loss"]) for h in self.history if "top1" in h]
-        best = max(scores, key=lambda s: s.top1, default=None)
-        plain = self._plain()
-        result = {"steps": self.learner.done, "history": self.history}
-        self.processes.once(lambda: checkpoint.write(self.out / folder.FINAL, plain, result))
-        self.processes.once(lambda: checkpoint.write_json(self.out / folder.RESULT, result))
-        self._load(self.model)
-        return Tuned(scores[-1] if scores else None, best, self.history, self.out)
+        scores = run.finish()
+    best = max(scores, key=lambda s: s.top1, default=None)
+    return Tuned(scores[-1] if scores else None, best, run.history, out)
 
 
 def _check(recipe: Recipe, teacher: nn.Module | None) -> None:
