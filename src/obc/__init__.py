@@ -8,6 +8,7 @@ from obc.equivalent.apply import apply
 from obc.equivalent.groups import parameter_groups
 from obc.equivalent.merge import merge
 from obc.errors import ObcError
+from obc.files.export import Export, export
 from obc.files.loading import load
 from obc.files.saving import save
 from obc.planning.budget import Cost, cost
@@ -27,6 +28,7 @@ __all__ = [
     "Channels",
     "Cost",
     "Criterion",
+    "Export",
     "Frozen",
     "Latency",
     "MACs",
@@ -42,6 +44,7 @@ __all__ = [
     "cost",
     "criterion",
     "evaluate",
+    "export",
     "finetune",
     "handler",
     "jacobian_blocks",

@@ -82,7 +82,7 @@ def test_plan_files_are_refused_too(name: str, folder: Path) -> None:
 
 def test_a_plan_file_may_be_too_large_or_no_file(folder: Path) -> None:
     plan = folder / "plan.json"
-    plan.write_bytes(b" " * (2**25 + 1))
+    plan.write_bytes(b" " * (2**26 + 1))
     with pytest.raises(obc.ObcError, match="has at most"):
         obc.Plan.load(plan)
     plan.unlink()

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 import obc
 from obc.equivalent.attach import is_equivalent
 from obc.models import resnet20
+from obc.planning.plan import PlanCost, PlanStep
 from obc.surgery.record import applied
 from tests.cases import CASES, Case, case
 from tests.files.kept import contents, prune, pruned, same_outputs
@@ -180,6 +181,13 @@ def test_a_saved_model_is_untouched(tmp_path: Path) -> None:
         obc.save(model, tmp_path)
 
 
+def test_others_may_read_it_as_they_may_any_file(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    obc.save(mlp(), tmp_path / "saved")
+    modes = {p.stat().st_mode for p in (tmp_path / "file", *(tmp_path / "saved").iterdir())}
+    assert len(modes) == 1
+
+
 def test_nothing_is_unpickled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     net = case("resnet20")
     model = pruned(net)
@@ -244,14 +252,16 @@ def nudge(model: nn.Module) -> None:
                 p.add_(torch.randn(p.shape, generator=generator).to(p), alpha=1e-3)
 
 
-def test_tuned_on_after_loading(tmp_path: Path) -> None:
+@pytest.mark.parametrize("form", ["folded", "inserted", "inserted-bn"])
+def test_tuned_on_after_loading(form: Any, tmp_path: Path) -> None:
     net = case("resnet20")
     model, example = net.model(), net.example()
     sites = obc.trace(model, example)
     plan = obc.Plan.from_kept(sites, random_kept(sites))
-    obc.apply(model, plan, example=example, equivalent=True)
+    obc.apply(model, plan, example=example, equivalent=True, form=form)
     obc.save(model, tmp_path)
     loaded = obc.load(net.build(), tmp_path)
+    assert contents(loaded) == contents(model)
     for each in (model, loaded):
         each.train()
         optimizer = torch.optim.SGD(obc.parameter_groups(each, 0.1), momentum=0.9)
@@ -291,6 +301,18 @@ def test_references_are_resolved_and_kept(tmp_path: Path) -> None:
         assert json.loads((folder / "plan.json").read_text())["model"] == "resnet20"
     with pytest.raises(obc.ObcError, match=r"no model named 'resnet21'; did you mean 'resnet20'"):
         obc.load("resnet21", tmp_path)
+
+
+def test_a_history_without_end_is_left_out(tmp_path: Path, monkeypatch: Any) -> None:
+    model = mlp()
+    plan = obc.Plan.from_kept(obc.trace(model, X), {"0": [1, 2]})
+    cost = PlanCost(macs=1, params=1, channels=1)
+    step = PlanStep(removed={"0": [0]}, scores={"0": [0.1]}, after=cost)
+    obc.apply(model, plan.model_copy(update={"history": [step] * 1000}))
+    monkeypatch.setattr("obc.files.saving.LIMIT", 30_000)
+    with pytest.warns(UserWarning, match="history is too long"):
+        obc.save(model, tmp_path)
+    assert applied(obc.load(mlp(), tmp_path)) == (plan,)
 
 
 def test_history_and_costs_are_kept(tmp_path: Path) -> None:
@@ -368,6 +390,20 @@ def test_what_could_not_be_loaded_is_not_saved(change: Any, text: str, tmp_path:
     change(model)
     with pytest.raises(obc.ObcError, match=text):
         obc.save(model, tmp_path / "folder")
+    assert not os.listdir(tmp_path)
+
+
+def test_a_wrapper_is_not_saved_in_the_place_of_what_it_wraps(tmp_path: Path) -> None:
+    model = prune(mlp(), X)
+    for wrapper, name in [
+        (nn.DataParallel(model), "module"),
+        (nn.Sequential(model), "0"),
+        (torch.compile(model), "_orig_mod"),
+    ]:
+        with pytest.raises(obc.ObcError, match=f"not this model but '{name}' inside it was pruned"):
+            obc.save(wrapper, tmp_path / "folder")
+    with pytest.raises(obc.ObcError, match="'weight' has no shape yet"):
+        obc.save(nn.LazyLinear(3), tmp_path / "folder")
     assert not os.listdir(tmp_path)
 
 

@@ -332,7 +332,8 @@ class CBAM(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.stem = conv_bn(3, 10)
-        self.mlp = nn.Sequential(nn.Conv2d(10, 4, 1), nn.ReLU(), nn.Conv2d(4, 10, 1))
+        # SiLU: of four rectified units at a single position, all may be silent.
+        self.mlp = nn.Sequential(nn.Conv2d(10, 4, 1), nn.SiLU(), nn.Conv2d(4, 10, 1))
         self.spatial = nn.Conv2d(2, 1, 3, 1, 1)
         self.last = conv_bn(10, 7)
         self.head = Head(7, 5)

@@ -175,6 +175,22 @@ def test_files_that_are_not_there(plan: obc.Plan, tmp_path: Path) -> None:
         obc.Plan.load(tmp_path)
 
 
+def test_numbers_that_json_cannot_say_are_not_written(plan: obc.Plan, tmp_path: Path) -> None:
+    odd = plan.model_copy(update={"settings": {"step": float("inf")}})
+    with pytest.raises(obc.ObcError, match="not finite"):
+        odd.save(tmp_path / "plan.json")
+    assert os.listdir(tmp_path) == []
+
+
+def test_what_would_be_too_long_to_read_is_not_written(
+    plan: obc.Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("obc.planning.plan.LIMIT", 100)
+    with pytest.raises(obc.ObcError, match=r"more than Plan\.load reads"):
+        plan.save(tmp_path / "plan.json")
+    assert os.listdir(tmp_path) == []
+
+
 @pytest.mark.parametrize("name", ["fsync", "replace"])
 def test_a_failed_save_leaves_what_was_there(
     plan: obc.Plan, sites: obc.Sites, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str

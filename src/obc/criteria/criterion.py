@@ -63,6 +63,11 @@ def register(name: str) -> Callable[[type[Criterion]], type[Criterion]]:
     return keep
 
 
+def names() -> list[str]:
+    """All criteria that are known by name."""
+    return sorted(_CRITERIA)
+
+
 def make(criterion: str | Criterion, **options: Any) -> Criterion:
     """A criterion by name with its options, or as it is."""
     if isinstance(criterion, Criterion):
@@ -72,7 +77,7 @@ def make(criterion: str | Criterion, **options: Any) -> Criterion:
     if criterion not in _CRITERIA:
         raise ObcError(
             f"no criterion named '{criterion}'{closest(criterion, _CRITERIA)}; "
-            f"there are {', '.join(sorted(_CRITERIA))}"
+            f"there are {', '.join(names())}"
         )
     try:
         return _CRITERIA[criterion](**options)

@@ -12,6 +12,8 @@ from obc.errors import ObcError
 from obc.planning.plan import Plan
 
 Count = Annotated[int, Field(ge=0)]
+_NUMBERS = re.compile(r"\[\n([-+.\deE,\s]+)\]")  # no text: a line break in one is written \\n
+Form = Literal["folded", "inserted", "inserted-bn"]
 Beside = Literal["config.json", "generation_config.json"]
 
 
@@ -35,7 +37,7 @@ class Artifact(BaseModel):
     model: str | None = None
     kind: str
     plans: list[Plan]
-    equivalent: bool = False
+    equivalent: Form | None = None
     tensors: dict[str, Stored]
     ties: dict[str, str] = {}
     beside: list[Beside] = []
@@ -58,4 +60,4 @@ class Artifact(BaseModel):
             spread = json.dumps(self.model_dump(), indent=1, allow_nan=False)
         except ValueError:
             raise ObcError("the model's plan holds a number that is not finite") from None
-        return re.sub(r"\[\n[-\d,\s]+\]", lambda found: " ".join(found[0].split()), spread) + "\n"
+        return _NUMBERS.sub(lambda found: f"[{' '.join(found[1].split())}]", spread) + "\n"

@@ -36,9 +36,7 @@ def load(model: nn.Module | str, path: str | os.PathLike[str], *, example: Any =
         check_file(file, artifact)
         before, kinds = Snapshot(model), [(m, m.__class__) for m in model.modules()]
         try:
-            for i, plan in enumerate(artifact.plans, 1):
-                last = i == len(artifact.plans)
-                apply(model, plan, example=example, equivalent=last and artifact.equivalent)
+            _cut(model, artifact, example)
             check_model(model, artifact)
             fill(model, file)
         except BaseException:
@@ -47,6 +45,14 @@ def load(model: nn.Module | str, path: str | os.PathLike[str], *, example: Any =
             before.restore()
             raise
     return refer(model, artifact.model)
+
+
+def _cut(model: nn.Module, artifact: Artifact, example: Any) -> None:
+    for i, plan in enumerate(artifact.plans, 1):
+        if artifact.equivalent is None or i < len(artifact.plans):
+            apply(model, plan, example=example)
+        else:
+            apply(model, plan, example=example, equivalent=True, form=artifact.equivalent)
 
 
 def _check_fresh(model: nn.Module, artifact: Artifact) -> None:

@@ -5,19 +5,22 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import shutil
 import warnings
 from pathlib import Path
 
 from torch import Tensor, nn
 
 from obc.equivalent.attach import is_equivalent
+from obc.equivalent.inserted import Inserted, InsertedNorm
 from obc.errors import ObcError
-from obc.files.artifact import Artifact
+from obc.files.artifact import Artifact, Form
 from obc.files.folder import PLAN, TENSORS, replacing
 from obc.files.hugging import check_pretrained, fitting_config, is_hugging, write_config
 from obc.files.reference import reference as known_reference
 from obc.files.tensors import check_storable, collect, stored, write
 from obc.planning.plan import Plan
+from obc.planning.reading import LIMIT
 from obc.surgery.record import applied
 from obc.trace.sites import shapes_of
 
@@ -43,16 +46,18 @@ def save(model: nn.Module, path: str | os.PathLike[str], *, reference: str | Non
     ...     obc.load(fresh, folder)[0]
     Linear(in_features=4, out_features=3, bias=True)
     """
+    _check_whole(model)
     tensors, ties = collect(model)
     check_storable(model, tensors)
     plans = list(applied(model))
-    if plans:
+    form = _form(model)
+    if plans and form in (None, "folded"):  # inserted layers have other names
         _check_same(model, plans[-1])
     artifact = Artifact(
         model=reference or known_reference(model),
         kind=f"{type(model).__module__}.{type(model).__qualname__}",
         plans=plans,
-        equivalent=is_equivalent(model),
+        equivalent=form,
         tensors=stored(tensors),
         ties=ties,
     )
@@ -70,8 +75,13 @@ def save(model: nn.Module, path: str | os.PathLike[str], *, reference: str | Non
 
 def _write(artifact: Artifact, tensors: dict[str, Tensor], aside: Path) -> None:
     text = artifact.text().encode()
+    if len(text) > LIMIT:
+        warnings.warn("the plans' history is too long to be kept; it is left out", stacklevel=4)
+        plans = [plan.model_copy(update={"history": []}) for plan in artifact.plans]
+        text = artifact.model_copy(update={"plans": plans}).text().encode()
     (aside / PLAN).write_bytes(text)
     write(tensors, aside / TENSORS, hashlib.sha256(text).hexdigest())
+    shutil.copymode(aside / PLAN, aside / TENSORS)  # safetensors would keep it to its owner
 
 
 def _write_for_hugging(
@@ -79,7 +89,7 @@ def _write_for_hugging(
 ) -> str | None:
     """The artifact with a configuration beside it, or without one and the reason why."""
     try:
-        if artifact.equivalent:
+        if artifact.equivalent is not None:
             raise ObcError("its C and D are not merged yet")
         names = write_config(model, fitting_config(model), aside)
         _write(artifact.model_copy(update={"beside": names}), tensors, aside)
@@ -90,6 +100,21 @@ def _write_for_hugging(
         _write(artifact, tensors, aside)
         return str(reason)
     return None
+
+
+def _form(model: nn.Module) -> Form | None:
+    """How the factors of an equivalent pruning stand in a model, if it has any."""
+    kinds = {type(m) for m in model.modules()}
+    if InsertedNorm in kinds:
+        return "inserted-bn"
+    return "inserted" if Inserted in kinds else "folded" if is_equivalent(model) else None
+
+
+def _check_whole(model: nn.Module) -> None:
+    """A wrapper, or a larger model around a pruned one, could not be built again."""
+    for name, module in model.named_modules():
+        if name and applied(module):
+            raise ObcError(f"not this model but '{name}' inside it was pruned; save that")
 
 
 def _check_same(model: nn.Module, plan: Plan) -> None:

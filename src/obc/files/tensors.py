@@ -13,6 +13,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from obc.errors import ObcError, closest
@@ -93,6 +94,8 @@ def check_storable(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
         if type(module).get_extra_state is not nn.Module.get_extra_state:
             raise ObcError(f"'{path}' ({type(module).__name__}) keeps extra state, no tensors")
     for name, tensor in tensors.items():
+        if is_lazy(tensor):
+            raise ObcError(f"'{name}' has no shape yet: run the model once")
         if tensor.is_meta:
             raise ObcError(f"'{name}' is on the meta device: there is nothing to save")
         if tensor.layout is not torch.strided or is_traceable_wrapper_subclass(tensor):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
@@ -22,6 +23,7 @@ OWN: Mapping[str, Callable[..., nn.Module]] = {
     "vgg19": vgg19,
     "vit_small": vit_small,
 }
+_OPTIONS = re.compile(r"(,[a-z_]\w*=[^,=]+)+$", re.IGNORECASE)
 
 
 def resolve(
@@ -32,11 +34,15 @@ def resolve(
     The name is one of ours (`resnet20`, `resnet56`, `vgg19`, `vit_small`), or
     `torchvision:resnet50`, `timm:convnext_tiny`, `hf:google/vit-base-patch16-224` (a hub name or
     a folder), or `path/to/file.py:factory`. `pretrained` loads the library's own weights, never
-    from pickled files.
+    from pickled files. A name may bring options: "resnet20,width=8".
 
     >>> resolve("resnet20", num_classes=7).fc.out_features
     7
+    >>> resolve("resnet20,num_classes=7").fc.out_features
+    7
     """
+    name, told = options_of(name)
+    options = {**told, **options}
     if num_classes is not None:
         options["num_classes"] = num_classes
     kind, colon, rest = name.partition(":")
@@ -51,6 +57,30 @@ def resolve(
         f"'{name}' names no model; names are {', '.join(OWN)}, torchvision:…, timm:…, hf:…, "
         "path/to/file.py:factory"
     )
+
+
+def options_of(name: str) -> tuple[str, dict[str, Any]]:
+    """A name without its options, and these.
+
+    >>> options_of("timm:vit_tiny,num_classes=7,act_layer=relu")
+    ('timm:vit_tiny', {'num_classes': 7, 'act_layer': 'relu'})
+    """
+    tail = _OPTIONS.search(name)
+    if tail is None:
+        return name, {}
+    pairs = (part.split("=") for part in tail[0][1:].split(","))
+    return name[: tail.start()], {key: _value(text) for key, text in pairs}
+
+
+def _value(text: str) -> Any:
+    if text in ("true", "false"):
+        return text == "true"
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
 
 
 def _own(name: str, pretrained: bool, options: dict[str, Any]) -> nn.Module:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from obc.errors import ObcError, closest
 from obc.planning.example import check_description, describe
-from obc.planning.reading import parse, read_bytes
+from obc.planning.reading import LIMIT, parse, read_bytes
 from obc.planning.summary import summary, table
 from obc.trace.sites import Sites, shapes_of
 
@@ -152,7 +152,14 @@ class Plan(BaseModel):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the plan as JSON, aside first, so that no half-written file is ever seen."""
         target = Path(path)
-        text = json.dumps(self.model_dump(), indent=1)
+        try:
+            text = json.dumps(self.model_dump(), indent=1, allow_nan=False)
+        except ValueError:
+            raise ObcError(
+                "the plan holds a number that is not finite; it cannot be saved"
+            ) from None
+        if len(text) > LIMIT:
+            raise ObcError(f"the plan takes {len(text)} bytes, more than Plan.load reads ({LIMIT})")
         handle, aside = tempfile.mkstemp(dir=target.parent, prefix=target.name)
         try:
             with os.fdopen(handle, "w", encoding="utf-8") as file:

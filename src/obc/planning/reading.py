@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 
 from obc.errors import ObcError
 
-_LIMIT = 32 * 2**20  # bytes; the plan of a model with two million channels takes half of it
+LIMIT = 64 * 2**20  # bytes; two million channels and the story of each take half of it
 Model = TypeVar("Model", bound=BaseModel)
 
 
@@ -26,8 +26,8 @@ def read_bytes(path: str | os.PathLike[str], what: str) -> bytes:
             found = os.fstat(handle)
             if not stat.S_ISREG(found.st_mode):
                 raise ObcError(f"{path} cannot be read: it is no regular file")
-            if found.st_size > _LIMIT:
-                raise ObcError(f"{path} has {found.st_size} bytes; {what} has at most {_LIMIT}")
+            if found.st_size > LIMIT:
+                raise ObcError(f"{path} has {found.st_size} bytes; {what} has at most {LIMIT}")
             return file.read(found.st_size)
     except FileNotFoundError:
         raise ObcError(f"no {what.partition(' ')[2]} at {path}") from None

@@ -16,5 +16,6 @@ def applied(model: nn.Module) -> tuple[Plan, ...]:
 
 
 def remember(model: nn.Module, plan: Plan) -> None:
-    """Add a plan that has just been applied."""
-    setattr(model, _ATTRIBUTE, (*applied(model), plan))
+    """Add a plan that has just been applied; one that removes nothing leaves no trace."""
+    if any(len(site.kept) < site.size for site in plan.sites.values()):
+        setattr(model, _ATTRIBUTE, (*applied(model), plan))

@@ -123,7 +123,8 @@ def any_between(flags: Tensor, starts: list[int], sizes: list[int]) -> list[bool
     """
     if not starts:
         return []
-    sums = torch.cat([torch.zeros(1, dtype=torch.long), flags.cumsum(0)])
+    sums = torch.zeros(len(flags) + 1, dtype=torch.int32)  # half the memory: there are many
+    torch.cumsum(flags, 0, out=sums[1:])
     first = torch.tensor(starts, dtype=torch.long)
     found: list[bool] = (sums[first + torch.tensor(sizes)] > sums[first]).tolist()
     return found
@@ -136,6 +137,19 @@ class Step(NamedTuple):
     place: Place
     ids: tuple[Tensor, ...]
     reads: tuple[int, ...]
+
+
+class ModuleCall(NamedTuple):
+    """One call of a module that puts out one tensor as large as its first argument.
+
+    It ran the operators `begin` to `end`; `taken` and `given` are what is known of the two.
+    """
+
+    path: str
+    begin: int
+    end: int
+    taken: Tracked | None
+    given: Tracked | None
 
 
 Rule = Callable[[Call], Any]
@@ -151,10 +165,12 @@ class Flow(TorchDispatchMode):
         self.leaves: dict[int, Leaf] = {}
         self.steps: list[Step] = []
         self.ops: list[tuple[str, ...]] = []  # operators and the parameters they used
+        self.given: list[tuple[Any, ...]] = []  # shapes and numbers that operators were given
+        self.calls: list[ModuleCall] = []
         self.uses: dict[str, set[str]] = {}
         self._names = {id(t): n for n, t in named_tensors(model).items()}
         self._inputs: dict[int, Tensor] = {}
-        self._stack = ModuleStack(model)
+        self._stack = ModuleStack(model, lambda: len(self.ops), self._left)
 
     def __enter__(self) -> Any:
         self._stack.start()
@@ -187,6 +203,17 @@ class Flow(TorchDispatchMode):
             leaf = self.leaves[id(tensor)] = Leaf(name, tensor, dims, start)
         return leaf.tracked
 
+    def _left(self, path: str, begin: int, inputs: Any, output: Any) -> None:
+        first = inputs[0] if inputs else None
+        if (
+            isinstance(first, Tensor)
+            and isinstance(output, Tensor)
+            and first.shape == output.shape
+            and id(first) not in self._names
+        ):
+            call = ModuleCall(path, begin, len(self.ops), self.of(first), self.of(output))
+            self.calls.append(call)
+
     def set(self, tensor: Tensor, tracked: Tracked) -> None:
         if id(tensor) not in self._names and id(tensor) not in self._inputs:
             tensor._obc_flow = (self, tracked)  # type: ignore[attr-defined]
@@ -206,6 +233,7 @@ class Flow(TorchDispatchMode):
         name = func._schema.name
         tensors = tensors_in((*args, *kwargs.values()))
         self.ops.append((name, *(self._names[id(t)] for t in tensors if id(t) in self._names)))
+        self.given.append(_given((*args, *kwargs.values())))
         every = [self.of(t) for t in tensors]
         known = [k for k in every if k is not None]
         if not known:
@@ -218,7 +246,7 @@ class Flow(TorchDispatchMode):
         origin = next(o for o in ("data", "weight", "buffer") if o in origins)
         call = Call(self, func, bind(func, args, kwargs), None, place, origin)
         call.out = self.run(func, args, kwargs)
-        opaque = next((m for _, m in self._stack.running if isinstance(m, OPAQUE)), None)
+        opaque = next((m for _, m, _ in self._stack.running if isinstance(m, OPAQUE)), None)
         if opaque is not None:
             freeze_all(call, f"{type(opaque).__name__} layers are not pruned")
         else:
@@ -267,6 +295,14 @@ def tensors_in(values: Iterable[Any]) -> list[Tensor]:
     return found
 
 
+def _given(values: Iterable[Any]) -> tuple[Any, ...]:
+    """An operator's arguments, with shapes for tensors."""
+    return tuple(
+        v.shape if isinstance(v, Tensor) else _given(v) if isinstance(v, (list, tuple)) else v
+        for v in values
+    )
+
+
 @cache
 def _argument_names(func: Any) -> tuple[tuple[str, Any], ...]:
     return tuple(
@@ -286,7 +322,7 @@ def bind(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, 
 def compact(ids: Tensor) -> Tensor:
     """Shrink the dimensions along which the ids do not change to size 1."""
     for dim, stride in enumerate(ids.stride()):  # first what costs nothing to see
-        if stride == 0:
+        if stride == 0 and ids.shape[dim] > 1:
             ids = ids.narrow(dim, 0, 1)
     if sum(size > 1 for size in ids.shape) > 1:  # along a single dimension they always change
         for dim, size in enumerate(ids.shape):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -50,6 +50,7 @@ class Choice:
     ids: Tensor
     options: list[Option]
     reason: Reason
+    cut: bool = False  # whether channels are cut apart here
     ruled_out: set[int] = field(default_factory=set)
 
 
@@ -74,24 +75,14 @@ class Ledger:
         if a is not b:
             self._ties.append((a, b, place))
 
-    def ties(self) -> Pairs:
-        """All ties so far, as two long vectors; what meets a fixed position is frozen."""
-        flat = [
-            (a.reshape(-1), b.reshape(-1))
-            if a.shape == b.shape
-            else tuple(t.reshape(-1) for t in torch.broadcast_tensors(a, b))
-            for a, b, _ in self._ties
-        ]
-        if not flat:
-            return torch.empty(0, dtype=torch.long), torch.empty(0, dtype=torch.long)
-        left, right = (torch.cat(side) for side in zip(*flat, strict=True))
-        fixed = (left < 0) | (right < 0)
-        if fixed.any():
-            sizes = [len(a) for a, _ in flat]
-            parts = zip(torch.maximum(left, right).split(sizes), fixed.split(sizes), strict=True)
-            for (ids, stay), (_, _, place) in zip(parts, self._ties, strict=True):
-                self.freeze(ids[stay], "meets channels that stay", place)
-        return left[~fixed], right[~fixed]
+    def ties(self) -> Iterator[Pairs]:
+        """All ties so far; what meets a fixed position is frozen, and left out."""
+        for a, b, place in self._ties:
+            left, right, fixed = flat(a, b)
+            if fixed is not None:
+                self.freeze(torch.maximum(left, right)[fixed], "meets channels that stay", place)
+                left, right = left[~fixed], right[~fixed]
+            yield left, right
 
     def whole(self, ids: Tensor, axes: Sequence[int], place: Place) -> Tensor:
         """Tie ids that differ along other axes than these; one id per index of the axes is left."""
@@ -107,10 +98,12 @@ class Ledger:
         if ids.numel():
             self.frozen.append((ids, Reason(text, place)))
 
-    def choose(self, place: Place, text: str, ids: Tensor, options: list[Option]) -> None:
+    def choose(
+        self, place: Place, text: str, ids: Tensor, options: list[Option], cut: bool = False
+    ) -> None:
         """Leave it to `solve` which option holds; freezing these ids is always the last."""
         if options:
-            self.choices.append(Choice(place, ids[ids >= 0], options, Reason(text, place)))
+            self.choices.append(Choice(place, ids[ids >= 0], options, Reason(text, place), cut))
         else:
             self.freeze(ids, text, place)
 
@@ -137,12 +130,25 @@ class Ledger:
             others = [d for d in range(ids.ndim) if d != dim and ids.shape[d] > 1]
             options += [Option(ties=slabs(ids, d)) for d in others]
             options.append(Option(freeze=(ids.narrow(dim, 0, max(edges)),)))
-            self.choose(place, "cut at positions that do not follow", ids, options)
+            self.choose(place, "cut at positions that do not follow", ids, options, cut=True)
         self._cuts.clear()
 
     def mark(self, role: str, ids: Tensor) -> None:
         """Remember what part these ids played."""
         self.roles[role].append(ids.reshape(-1))
+
+
+def flat(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Two sides of a tie as vectors, and where one of them is a fixed position, if anywhere.
+
+    >>> flat(torch.tensor([0, -1]), torch.tensor([4]))
+    (tensor([ 0, -1]), tensor([4, 4]), tensor([False,  True]))
+    """
+    if a.shape != b.shape:
+        a, b = torch.broadcast_tensors(a, b)
+    a, b = a.reshape(-1), b.reshape(-1)
+    fixed = torch.minimum(a, b) < 0
+    return a, b, fixed if fixed.any() else None
 
 
 def slabs(ids: Tensor, axis: int) -> tuple[Pairs, ...]:

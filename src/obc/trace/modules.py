@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor, nn
 from torch.nn.modules import module as registry
+
+Left = Callable[[str, int, Any, Any], None]
 
 
 def named_tensors(model: nn.Module) -> dict[str, Tensor]:
@@ -22,10 +25,14 @@ def named_tensors(model: nn.Module) -> dict[str, Tensor]:
 class ModuleStack:
     """The modules that are running, innermost last, while started."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(
+        self, model: nn.Module, now: Callable[[], int] = int, left: Left = lambda *call: None
+    ) -> None:
+        """`now` tells the time; `left` hears of each call: path, begin, arguments, output."""
         self._paths = {id(m): n for n, m in model.named_modules()}
         self._hooks: list[Any] = []
-        self.running: list[tuple[str, nn.Module]] = []
+        self._now, self._left = now, left
+        self.running: list[tuple[str, nn.Module, int]] = []
 
     def start(self) -> None:
         self._hooks = [
@@ -43,7 +50,8 @@ class ModuleStack:
         return self.running[-1][0] if self.running else ""
 
     def _enter(self, module: nn.Module, inputs: Any) -> None:
-        self.running.append((self._paths.get(id(module), ""), module))
+        self.running.append((self._paths.get(id(module), ""), module, self._now()))
 
     def _leave(self, module: nn.Module, inputs: Any, output: Any) -> None:
-        self.running.pop()
+        path, _, begin = self.running.pop()
+        self._left(path, begin, inputs, output)

@@ -134,10 +134,10 @@ def build(
     """Group free classes by the leaves they live in; report the others that put channels out."""
     dims = _dims(flow, model)
     size = flow.ledger.size
-    has = {r: _flag(size, flow.ledger.roles[r], classes.of) for r in ("out", "in", "head", "read")}
+    has = {r: _flag(size, marks, classes.of) for r, marks in flow.ledger.roles.items()}
     free = (classes.why < 0) & has["out"] & (has["in"] | has["read"])
     read = free | (classes.why >= 0)
-    sites, lone = _group(dims, classes.of, free, has["head"])
+    sites, lone = _group(dims, classes, free, has["head"])
     frozen = _frozen(dims, classes, lone, read)
     return Sites(sites, frozen, untouched, shapes_of(model), example, wire(flow))
 
@@ -147,11 +147,13 @@ def shapes_of(model: nn.Module) -> dict[str, tuple[int, ...]]:
     return {n: tuple(t.shape) for n, t in (*model.named_parameters(), *model.named_buffers())}
 
 
-def _flag(size: int, marks: list[Tensor], of: Tensor) -> Tensor:
+def _flag(size: int, marks: list[Tensor], of: Tensor | None = None) -> Tensor:
+    """A flag for each marked id, or for its class."""
     flag = torch.zeros(size, dtype=torch.bool)
-    if marks:
-        ids = torch.cat(marks)
-        flag[of[ids[ids >= 0]]] = True
+    for ids in marks:
+        if len(ids) and int(ids.min()) < 0:
+            ids = ids[ids >= 0]
+        flag[ids if of is None else of[ids]] = True
     return flag
 
 
@@ -159,9 +161,8 @@ def _dims(flow: Flow, model: nn.Module) -> list[_Dim]:
     parameters = {id(p) for p in model.parameters()}
     dims = labelled_dims(flow.leaves.values())
     starts, sizes = [start for *_, start in dims], [len(ids) for _, _, ids, _ in dims]
-    every = torch.arange(flow.ledger.size)
     out, reads = (
-        any_between(_flag(len(every), flow.ledger.roles[r], every), starts, sizes)
+        any_between(_flag(flow.ledger.size, flow.ledger.roles[r]), starts, sizes)
         for r in ("out", "in")
     )
     roles = ["out" if o else "in" if i else "norm" for o, i in zip(out, reads, strict=True)]
@@ -171,45 +172,61 @@ def _dims(flow: Flow, model: nn.Module) -> list[_Dim]:
     ]
 
 
-def _group(dims: list[_Dim], of: Tensor, free: Tensor, heads: Tensor) -> tuple[list[Site], Tensor]:
-    """Classes with the same counts in the same leaf dimensions make a site."""
-    if not dims:
-        return [], free
-    sizes = torch.tensor([len(d.ids) for d in dims])
-    rows = torch.repeat_interleave(torch.arange(len(dims)), sizes)
-    where = torch.cat([torch.arange(n) for n in sizes.tolist()])
-    cls = of[torch.cat([d.ids for d in dims])]
-    keep = free[cls]
-    rows, where, cls = rows[keep], where[keep], cls[keep]
+def _group(
+    dims: list[_Dim], classes: Classes, free: Tensor, heads: Tensor
+) -> tuple[list[Site], Tensor]:
+    """Classes with the same counts in the same leaf dimensions make a site.
+
+    Dimension after dimension, since each is short and stays in the processor's cache. Ids are
+    issued in the order of the dimensions, so classes are in the order of their first position.
+    """
+    of = classes.of
     units = (free & (of == torch.arange(of.numel()))).nonzero().reshape(-1)
+    lone = torch.zeros_like(free)
     # A sum of random weights, one per leaf dimension, is the same for equal counts and no others.
     random = torch.Generator().manual_seed(0)
-    weights = torch.randint(-(2**62), 2**62, (len(dims),), generator=random)
-    signature = torch.zeros_like(of).scatter_add_(0, cls, weights[rows])
+    weights = torch.randint(-(2**62), 2**62, (len(dims), 1), generator=random)
+    signature = torch.zeros_like(of)
+    for d, weight in zip(dims, weights, strict=True):
+        signature.scatter_add_(0, of[d.ids], weight.expand(len(d.ids)))
     kinds, kind = signature[units].unique(return_inverse=True)
-    first = torch.full_like(of, cls.numel())
-    first.scatter_reduce_(0, cls, torch.arange(cls.numel()), "amin")
-    rank, site_of = torch.zeros_like(of), torch.zeros_like(of)
-    rank[units[torch.argsort(first[units])]] = torch.arange(len(units))
+    site_of = signature.fill_(-1)
     site_of[units] = kind
-    # Sorted by site, leaf dimension and channel, each stretch is one member's index.
-    stretch = site_of[cls] * len(dims) + rows
-    order = torch.argsort(stretch * (len(units) + 1) + rank[cls], stable=True)
-    stretches, counts = torch.unique_consecutive(stretch[order], return_counts=True)
-    members: dict[int, list[tuple[_Dim, Tensor]]] = {}
-    for key, index in zip(stretches.tolist(), where[order].split(counts.tolist()), strict=True):
-        members.setdefault(key // len(dims), []).append((dims[key % len(dims)], index))
+    members: list[list[tuple[_Dim, Tensor]]] = [[] for _ in kinds]
+    for d in dims:
+        cls = of[d.ids]
+        for k, index in _stretches(site_of[cls], cls):
+            members[k].append((d, index))
     size = torch.bincount(kind, minlength=len(kinds))
-    begin = torch.full_like(size, len(units)).scatter_reduce_(0, kind, rank[units], "amin")
-    whole = torch.zeros_like(size).scatter_add_(0, kind, heads[units].long())
+    begin = torch.full_like(size, of.numel()).scatter_reduce_(0, kind, units, "amin")
+    whole = torch.zeros_like(size).scatter_add_(0, kind, heads[units].long()).tolist()
+    count = size.tolist()
     sites = [
-        _site(members[k], int(size[k]), bool(whole[k]))
+        _site(members[k], count[k], bool(whole[k]))
         for k in torch.argsort(begin).tolist()
-        if size[k] > 1
+        if count[k] > 1
     ]
-    lone = torch.zeros_like(free)
     lone[units[size[kind] == 1]] = True
     return _distinct(sites), lone
+
+
+def _stretches(sites: Tensor, cls: Tensor) -> Iterator[tuple[int, Tensor]]:
+    """For each site in one dimension its positions, ordered by channel.
+
+    >>> list(_stretches(torch.tensor([0, -1, 0, 1]), torch.tensor([5, 0, 3, 4])))
+    [(0, tensor([2, 0])), (1, tensor([3]))]
+    """
+    low, high = (int(edge) for edge in torch.aminmax(sites))
+    if low == high:  # by far the most common
+        if low >= 0:
+            yield low, torch.argsort(cls, stable=True)
+        return
+    order = torch.argsort(cls, stable=True)
+    order = order[torch.argsort(sites[order], stable=True)]
+    found, counts = torch.unique_consecutive(sites[order], return_counts=True)
+    for site, index in zip(found.tolist(), order.split(counts.tolist()), strict=True):
+        if site >= 0:
+            yield site, index
 
 
 def _site(parts: list[tuple[_Dim, Tensor]], size: int, heads: bool) -> Site:
@@ -252,6 +269,8 @@ def _frozen(dims: list[_Dim], classes: Classes, lone: Tensor, read: Tensor) -> l
         layer = d.leaf.name.rpartition(".")[0] or d.leaf.name
         cls = classes.of[d.ids]
         why = classes.why[cls]
+        if not (why >= 0).any() and read[cls].all() and not lone[cls].any():
+            continue
         told = [
             (why == i, classes.reasons[i].text, classes.reasons[i].place)
             for i in why.unique().tolist()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from obc.trace.ledger import Choice, Ledger, Option, Pairs, Reason
+from obc.trace.ledger import Choice, Ledger, Option, Pairs, Reason, flat
 
 
 @dataclass
@@ -30,32 +30,33 @@ def components(of: Tensor, pairs: Iterable[Pairs]) -> Tensor:
     >>> components(torch.arange(5), [(torch.tensor([0, 3]), torch.tensor([3, 4]))])
     tensor([0, 1, 2, 0, 0])
     """
-    flat = [(a.reshape(-1), b.reshape(-1)) for a, b in pairs]
-    if not flat:
-        return of
-    a, b = (torch.cat(side) for side in zip(*flat, strict=True))
-    known = (a >= 0) & (b >= 0)
-    a, b = a[known], b[known]
-    while True:
-        left, right = of[a], of[b]
-        apart = left != right
-        if not apart.any():
-            return of
-        a, b, left, right = a[apart], b[apart], left[apart], right[apart]
-        low = torch.minimum(left, right)
-        root = torch.arange(of.numel())
-        root.scatter_reduce_(0, torch.maximum(left, right), low, "amin")
-        while True:  # follow the links to their ends
-            further = root[root]
-            if torch.equal(further, root):
+    of = of.clone()
+    # Pair after pair, since each is short and stays in the processor's cache.
+    for a, b in pairs:
+        while True:
+            left, right = _ends(of, a), _ends(of, b)
+            low, high = torch.minimum(left, right), torch.maximum(left, right)
+            of.scatter_reduce_(0, high, low, "amin")
+            if torch.equal(of[high], low):  # no end had to go two ways
                 break
-            root = further
-        of = root[of]
+    for part in of.split(2**14):  # links lead to lower ids, which are at their ends by then
+        part.copy_(_ends(of, part))
+    return of
+
+
+def _ends(of: Tensor, ids: Tensor) -> Tensor:
+    """Follow the links to their ends; an id that is its own link is one."""
+    here = of[ids]
+    while True:
+        further = of[here]
+        if torch.equal(further, here):
+            return here
+        here = further
 
 
 def base_classes(ledger: Ledger) -> Tensor:
     """Classes from what the run itself tied, before any choice."""
-    return components(torch.arange(ledger.size), [ledger.ties()])
+    return components(torch.arange(ledger.size), ledger.ties())
 
 
 def solve(ledger: Ledger, base: Tensor, more: list[tuple[Tensor, Reason]]) -> Classes:
@@ -74,7 +75,7 @@ def solve(ledger: Ledger, base: Tensor, more: list[tuple[Tensor, Reason]]) -> Cl
         choice = ledger.choices[i]
         taken[i] = len(choice.options)
         for j, option in _allowed(choice):
-            merged = components(of, option.ties)
+            merged = components(of, _known(option))
             if merged[choice.ids].unique().numel() > 1:  # else one unit is left: as good as frozen
                 taken[i], of = j, merged
                 break
@@ -101,21 +102,24 @@ def _allowed(choice: Choice) -> list[tuple[int, Option]]:
     return [(j, o) for j, o in enumerate(choice.options) if j not in choice.ruled_out]
 
 
+def _known(option: Option) -> Iterator[Pairs]:
+    """The ties of an option, without what meets a fixed position."""
+    for a, b in option.ties:
+        left, right, fixed = flat(a, b)
+        yield (left, right) if fixed is None else (left[~fixed], right[~fixed])
+
+
 def _holds(of: Tensor, option: Option) -> bool:
     """Whether what an option asks for is tied already; one that only freezes is a last resort."""
     if option.freeze and not option.ties:
         return False
-    for a, b in option.ties:
-        known = (a >= 0) & (b >= 0)
-        if not torch.equal(of[a[known]], of[b[known]]):
-            return False
-    return True
+    return all(torch.equal(of[a], of[b]) for a, b in _known(option))
 
 
 def _meets_fixed(option: Option) -> list[Tensor]:
     found = []
     for a, b in option.ties:
-        fixed = (a < 0) | (b < 0)
-        if fixed.any():
-            found.append(torch.cat([a[fixed], b[fixed]]))
+        left, right, fixed = flat(a, b)
+        if fixed is not None:
+            found.append(torch.maximum(left, right)[fixed])
     return found

@@ -60,14 +60,16 @@ class Tracing:
         self, model: nn.Module, example: Any, ignore: Sequence[str] = (), heads: bool = True
     ) -> None:
         self.model, self.example = model, example
-        before = Snapshot(model)
         # So many small objects come and go that Python would search for cycles again and again.
         collecting = gc.isenabled()
         gc.disable()
         try:
-            self._trace(before, ignore, heads)
+            before = Snapshot(model)
+            try:
+                self._trace(before, ignore, heads)
+            finally:
+                before.restore()
         finally:
-            before.restore()
             if collecting:
                 gc.enable()
 
@@ -158,6 +160,8 @@ def _reason(text: str) -> Reason:
 
 def _ignored(flow: Flow, model: nn.Module, patterns: Sequence[str]) -> list[tuple[Tensor, Reason]]:
     """Ids of what the named layers put out or scale; what they read may still shrink."""
+    if not patterns:
+        return []
     names = [n for n, _ in model.named_modules() if n]
     reads = torch.zeros(flow.ledger.size, dtype=torch.bool)
     for ids in flow.ledger.roles["in"]:

@@ -18,11 +18,12 @@ from torch import Tensor, nn
 
 from obc.errors import ObcError
 from obc.trace.attributes import candidates
-from obc.trace.flow import Flow, any_between, labelled_dims, user_line
+from obc.trace.flow import Flow, ModuleCall, any_between, labelled_dims, user_line
 from obc.trace.layers import Snapshot
 from obc.trace.ledger import Place, Reason
 from obc.trace.masked import Masked, difference
 from obc.trace.narrow import narrow, take
+from obc.trace.repeats import attribute_kinds, pass_by, repeats
 from obc.trace.running import outputs
 from obc.trace.sites import Site, Sites
 from obc.trace.solve import Classes, base_classes
@@ -57,20 +58,24 @@ class Trial:
         self.shapes = shapes  # of what the model puts out, which never shrinks
         self.other_ops = False  # whether some run took other steps than the first
         self._leaves = {leaf.name: leaf for leaf in flow.leaves.values()}
+        self._repeats = repeats(flow, base, model)
 
     def failures(
         self, sites: Sites, classes: Classes
     ) -> tuple[Sites, list[tuple[list[Site], Failure]]]:
         """The sites with the attributes that follow them, and those that cannot be narrowed.
 
-        Layers repeat, so sites whose names differ in numbers only are tried together.
+        Layers repeat, so sites of like modules whose names differ in numbers only are tried
+        together.
         """
         self.classes = classes
         if self.attempt(list(sites)) is None:
             return sites, []
-        groups: dict[str, list[Site]] = {}
+        groups: dict[Any, list[Site]] = {}
         for site in sites:
-            groups.setdefault(re.sub(r"\d+", "*", site.name), []).append(site)
+            around = site.members[0].layer.rpartition(".")[0]
+            alike = attribute_kinds(self.model.get_submodule(around)) if around else ()
+            groups.setdefault((re.sub(r"\d+", "*", site.name), alike), []).append(site)
         fine: list[Site] = []
         found = []
         for group in groups.values():
@@ -89,19 +94,36 @@ class Trial:
         """Narrow these sites; None when all went as the trace says."""
         wide = [s for s in sites if s.size > 2]
         tight = [s for s in sites if s.size == 2]
-        failure = self._attempt(wide, self._compare, hollow) if wide else None
+        failure = self._attempt(_thinned(wide), wide, self._compare, hollow) if wide else None
+        # Where a single channel is left, ids show no more what goes with it; numbers do.
         if failure is None and tight:
-            # Of two channels one is left, and ids show no more what goes with it; numbers do.
-            failure = self._attempt(tight, self._compute, full)
+            failure = self._attempt(_thinned(tight), tight, self._compute, full)
+        if failure is None and self._cut_beside_fixed():
+            one = {s.name: [s.size // 2] for s in sites}
+            failure = self._attempt(one, sites, self._compute, full)
         return failure
 
-    def _attempt(self, sites: list[Site], compare: Check, how: How) -> Failure | None:
-        # About a third goes, at even distances: one channel less can pass where two do not.
-        units = {s.name: [c for c in range(s.size) if c % 3 != 1] for s in sites}
+    def _cut_beside_fixed(self) -> bool:
+        """Whether channels that stay keep some cut in its place, or seem to.
+
+        A cut at a fixed position and one in the middle look alike until most channels are gone:
+        seven channels are halved as four and three, just as eight are cut after the fourth.
+        """
+        for i, choice in enumerate(self.flow.ledger.choices):
+            taken = choice.options[self.classes.taken[i] :][:1]
+            if choice.cut and any(o.freeze or not o.ties for o in taken):
+                return True
+        return False
+
+    def _attempt(
+        self, units: dict[str, list[int]], sites: list[Site], compare: Check, how: How
+    ) -> Failure | None:
         kept = self._kept(sites, units)
         again = Flow(self.model, self.flow.find)
+        passed = self._repeats if compare == self._compare else []
         try:
             narrow(self.model, sites, units, how, kept)
+            pass_by(self.model, passed)
             again = Flow(self.model, self.flow.find)
             found = outputs(self.run(again))
         except Exception as error:
@@ -111,11 +133,16 @@ class Trial:
             return Failure(_where(error, self.model, last), text)
         finally:
             self.before.restore()
-        self.other_ops |= again.ops != self.flow.ops
+        self.other_ops |= again.ops != self._ops_without(passed)
         if [t.shape for t in found] != self.shapes:
             place = self._met(self.gone.nonzero().reshape(-1))
             return Failure(place, "puts out other shapes when narrower")
         return compare(again, kept, found)
+
+    def _ops_without(self, calls: list[ModuleCall]) -> list[tuple[str, ...]]:
+        edges = [0, *(edge for c in calls for edge in (c.begin, c.end)), len(self.flow.ops)]
+        parts = zip(edges[::2], edges[1::2], strict=True)
+        return [op for begin, end in parts for op in self.flow.ops[begin:end]]
 
     def _kept(self, sites: list[Site], units: dict[str, list[int]]) -> Positions:
         """Positions that are left, read off the ids: all members of all sites at once."""
@@ -218,6 +245,20 @@ class Trial:
                 if self.attempt([*fine, *patched]) is None:
                     return patched
         return None
+
+
+def _thinned(sites: list[Site]) -> dict[str, list[int]]:
+    """Seven channels stay, at even distances, and of fewer than ten two thirds.
+
+    One channel less can pass where two do not, and few channels are soon looked through; seven,
+    since sizes that code holds seldom divide by it.
+    """
+    return {
+        s.name: [c for c in range(s.size) if c % 3 != 1]
+        if s.size < 10
+        else [c * (s.size - 1) // 6 for c in range(7)]
+        for s in sites
+    }
 
 
 def full(tensor: Tensor, kept: dict[int, Tensor]) -> Tensor:

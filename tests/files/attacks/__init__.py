@@ -5,8 +5,10 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+import obc
+from obc.planning.plan import PlanCost, PlanStep
 from tests.files.attacks import files, plans, tensors
-from tests.files.kept import prune
+from tests.reference import random_kept
 
 ATTACKS = {**plans.ATTACKS, **tensors.ATTACKS, **files.ATTACKS}
 
@@ -17,5 +19,11 @@ def victim() -> nn.Sequential:
 
 
 def good() -> nn.Module:
-    """What was saved before the attack."""
-    return prune(victim(), torch.zeros(1, 4))
+    """What was saved before the attack: it knows its costs and how it came about."""
+    model = victim()
+    sites = obc.trace(model, torch.zeros(1, 4))
+    plan = obc.Plan.from_kept(sites, random_kept(sites))
+    cost = PlanCost(macs=80, params=98, channels=14, seconds=0.5)
+    step = PlanStep(removed={"0": [0]}, scores={"0": [0.25]}, after=cost)
+    told = {"before": cost, "after": cost, "history": [step], "target": "macs=2x"}
+    return obc.apply(model, plan.model_copy(update=told))

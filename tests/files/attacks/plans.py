@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -69,6 +70,11 @@ def deep_example(folder: Path) -> None:
     inside = '{"tuple": [' * 50_000 + '{"value": 1}' + "]}" * 50_000
     at("plans/0/example", "HERE")(folder)
     text(lambda t: t.replace('"HERE"', inside))(folder)
+
+
+def too_large(folder: Path) -> None:
+    """A gigabyte that takes no room."""
+    os.truncate(folder / "plan.json", 2**30)
 
 
 def nested(depth: int) -> Any:
@@ -144,6 +150,13 @@ ATTACKS: dict[str, Attack] = {
     "example of nothing": (example({"tuple": []}), "the model rejects the example"),
     "example missing": (example(None), "keeps no example"),
     # JSON that readers disagree on, or that costs more than it weighs.
+    "cost NaN": (
+        text(lambda t: t.replace('"seconds": 0.5', '"seconds": NaN')),
+        f"{NOT}.*NaN is no number",
+    ),
+    "cost negative": (at("plans/0/before/macs", -1), f"{NOT}.*before.macs"),
+    "cost a fraction": (at("plans/0/before/macs", 0.5), f"{NOT}.*before.macs"),
+    "score a text": (at("plans/0/history/0/scores/0", ["x"]), f"{NOT}.*scores"),
     "NaN": (insert('"costs": NaN,'), f"{NOT}.*NaN is no number"),
     "infinity": (insert('"costs": -Infinity,'), f"{NOT}.*-Infinity is no number"),
     "infinity spelt out": (insert('"costs": 1e999,'), f"{NOT}.*1e999 is too large"),
@@ -164,7 +177,7 @@ ATTACKS: dict[str, Attack] = {
     "two documents": (text(lambda t: t + t), NOT),
     "comment": (insert("/* */"), NOT),
     "half a character": (insert(r'"\ud800": 1,'), NOT),
-    "too large": (text(lambda t: t + " " * 2**25), "has at most"),
+    "too large": (too_large, "has at most"),
     # Fields.
     "another version": (at("version", 2), f"{NOT}.*version"),
     "version as text": (at("version", "1"), f"{NOT}.*version"),

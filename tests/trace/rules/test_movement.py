@@ -72,6 +72,7 @@ NETS: dict[str, Callable[[], nn.Module]] = {
     "one and the rest": lambda: net(lambda m, x: torch.cat([x[:, 1:], x[:, :1].tanh()], 1)),
     "half of a half": lambda: net(lambda m, x: x.chunk(2, 1)[0].chunk(2, 1)[1], 8, 2),
     "half, and a piece of it": lambda: net(lambda m, x: x[:, :4][:, :1], 8, 1),
+    "chunked, and cut": lambda: net(chunked_and_cut, 8, 12, side=nn.Linear(4, 4)),
     "split in three": lambda: net(lambda m, x: torch.cat(x.split([1, 2, 3], 1)[::-1], 1)),
     "rolled": lambda: net(lambda m, x: x.roll(1, 1)),
     "rolled by two": lambda: net(lambda m, x: x.roll(-2, 1)),

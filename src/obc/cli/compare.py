@@ -1,0 +1,232 @@
+"""`obc compare`: the criteria, or an ablation of one, on any classifier and images."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import IO, Annotated, Any
+
+import typer
+from rich.table import Table
+from torch import nn
+
+from obc.cli import recording
+from obc.cli.arguments import DataName, Folder, Model, Pretrained, Weights
+from obc.cli.claim import claimed
+from obc.cli.inputs import Batches, data_of, example_of, loss, model_of
+from obc.cli.output import Output, Result
+from obc.data import Data
+from obc.errors import ObcError
+from obc.report import compare as library
+from obc.report.compare import ABLATIONS, CRITERIA, SHARES, Cell, Comparison, Variant
+from obc.report.curves import draw_comparison
+from obc.report.page import report
+from obc.report.record import Curve, Record
+from obc.report.writing import write
+from obc.tuning.checkpoint import write_json
+from obc.tuning.recipe import Recipe
+from obc.tuning.trainer import finetune
+
+_KEEP = ",".join(f"{100 * share:g}" for share in SHARES)
+
+
+def compare(
+    out: Output,
+    model: Model,
+    data: DataName,
+    folder: Folder,
+    criteria: Annotated[str, typer.Option(help="Which, with commas between.")] = ",".join(CRITERIA),
+    ablate: Annotated[
+        list[str] | None,
+        typer.Option(
+            help=f"Instead of the criteria: {', '.join(ABLATIONS)}; may be given again.",
+            autocompletion=lambda: list(ABLATIONS),
+        ),
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="How often all is repeated.")] = 3,
+    unit: Annotated[str, typer.Option(help="The budget: macs, params or channels.")] = "macs",
+    keep: Annotated[str, typer.Option(help="The shares kept, in per cent.")] = _KEEP,
+    rows: Annotated[int, typer.Option(min=1, help="N: batches for each scoring.")] = 50,
+    step: Annotated[float, typer.Option(help="p: share of all channels for each step.")] = 0.02,
+    batch_size: Annotated[int, typer.Option(min=1)] = 128,
+    train: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RECIPE", help="Train a model of its own for each seed, by this recipe."
+        ),
+    ] = None,
+    weights: Weights = None,
+    pretrained: Pretrained = False,
+) -> Result:
+    """Compare criteria with the same grouping, aggregation and budget, without fine-tuning.
+
+    Writes tables (CSV, JSON), figures (PNG, SVG) and a report. Finished cells are kept: the same
+    command goes on where it stopped, and more seeds or an ablation may be added later.
+
+    Example: obc compare runs/demo/dense --data digits --rows 10 --out runs/compare
+
+    Example: obc compare resnet20 --train resnet20-digits --data digits --ablate rows --ablate
+    scope --out runs/compare
+    """
+    groups = _groups(criteria, ablate or [], rows, step)
+    targets = _targets(unit, keep)
+    images = data_of(data)
+    if not (Path(model).is_dir() or weights or pretrained or train):
+        raise ObcError(
+            f"'{model}' would be untrained: give --weights FILE, --pretrained, or --train RECIPE"
+        )
+    facts = {"command": "compare", "model": model, "data": data, "weights": weights}
+    more = {"train": train, "unit": unit, "keep": keep, "rows": rows, "step": step}
+    with claimed(folder, {**facts, **more, "batch size": batch_size}):
+        whole = model_of(model, images, weights, pretrained)
+        experiment = Comparison(
+            folder=folder,
+            example=example_of(whole, images),
+            batches=Batches(images.train, batch_size),
+            loss=loss,
+            test=images.test,
+            targets=targets,
+            settings={"criterion": "jacobian", "rows": rows, "step": step},
+        )
+        recipe = Recipe.load(train) if train is not None else None
+        models = _Models(out, model, whole, images, folder / "models", recipe)
+        cells = _cells(out, experiment, models, groups, seeds)
+        record = recording.begin(_title(whole, images), whole, data, 0)
+        return _finish(out, folder, record, cells)
+
+
+def _title(model: nn.Module, images: Data) -> str:
+    return f"{type(model).__name__} on {images.name}, without fine-tuning"
+
+
+def _groups(
+    criteria: str, ablate: Sequence[str], rows: int, step: float
+) -> dict[str, list[Variant]]:
+    if ablate:
+        return {f"ablation-{name}": library.ablation(name, rows, step) for name in ablate}
+    return {"criteria": library.criteria(n.strip() for n in criteria.split(","))}
+
+
+def _targets(unit: str, keep: str) -> list[str]:
+    return [f"{unit}={share.strip()}%" for share in keep.split(",")]
+
+
+@dataclass
+class _Models:
+    """The model of each seed: the one given, or one trained for it."""
+
+    out: Output
+    name: str
+    given: nn.Module
+    images: Data
+    folder: Path
+    recipe: Recipe | None
+
+    def __call__(self, seed: int) -> nn.Module:
+        if self.recipe is None:
+            return self.given
+        model = model_of(self.name, self.images, seed=seed)
+        recipe = self.recipe.changed(seed=seed, prune=None, sparse=None, distill=0.0)
+        with self.out.doing(f"training the model of seed {seed}"):
+            finetune(model, self.images.train, None, recipe, out=self.folder / f"seed-{seed}")
+        return model.eval()
+
+
+def _cells(
+    out: Output,
+    experiment: Comparison,
+    models: _Models,
+    groups: dict[str, list[Variant]],
+    seeds: int,
+) -> dict[str, dict[str, list[Cell]]]:
+    """All cells of every group by variant, the same model for all variants of a seed."""
+    wanted = [(group, v) for group, variants in groups.items() for v in variants]
+    found: dict[str, dict[str, list[Cell]]] = {group: {} for group in groups}
+    failed: dict[str, str] = {}
+    clock = _Clock(seeds * len(wanted))
+    for seed in range(seeds):
+        model = models(seed)
+        for group, variant in wanted:
+            if variant.name in failed:
+                continue
+            with out.doing(f"{variant.name}, seed {seed} ({clock.next()})"):
+                try:
+                    cell = experiment.cell(model, variant, seed)
+                except ObcError as error:
+                    failed[variant.name] = str(error)
+                    continue
+            found[group].setdefault(variant.name, []).append(cell)
+    for group, name in itertools.product(groups, failed):
+        found[group].pop(name, None)
+    if not any(found.values()):
+        raise ObcError(next(iter(failed.values())))
+    for name, reason in failed.items():
+        out.note(f"{name} is left out: {reason}")
+    return found
+
+
+class _Clock:
+    """How far a comparison is, and how long it will take."""
+
+    def __init__(self, total: int) -> None:
+        self._total, self._done, self._start = total, 0, time.monotonic()
+
+    def next(self) -> str:
+        left = ""
+        if self._done:
+            each = (time.monotonic() - self._start) / self._done
+            left = f", about {each * (self._total - self._done) / 60:.0f} min left"
+        self._done += 1
+        return f"{self._done} of {self._total}{left}"
+
+
+def _finish(
+    out: Output, folder: Path, record: Record, groups: dict[str, dict[str, list[Cell]]]
+) -> Result:
+    """Tables, figures and the report of all groups; the first one's curves are in the report."""
+    result: dict[str, Any] = {"folder": folder, "files": []}
+    for group, cells in groups.items():
+        if not cells:
+            continue
+        curves = [library.curve(own) for own in cells.values()]
+        every = [cell for own in cells.values() for cell in own]
+        text = library.as_csv(every).encode()
+        write(folder / f"{group}.csv", partial(_put, text))
+        means = [c.model_dump(mode="json") for c in curves]
+        write_json(folder / f"{group}.json", {"command": record.command, "curves": means})
+        for kind in ("png", "svg"):
+            draw_comparison(curves, folder / f"{group}.{kind}", record.title)
+        result["files"] += [f"{group}.{kind}" for kind in ("csv", "json", "png", "svg")]
+        result[group] = means
+        record.comparison = record.comparison or curves
+        out.say(_table(f"{group}: {record.title}", every[0], curves))
+    record.warnings = list(out.notes)
+    record.save(folder)
+    result["report"] = report(folder)
+    out.say(f"tables, figures and the report are in {folder}")
+    return result
+
+
+def _put(text: bytes, file: IO[bytes]) -> None:
+    file.write(text)
+
+
+def _table(title: str, cell: Cell, curves: Sequence[Curve]) -> Table:
+    """Accuracy at each budget, mean ± deviation."""
+    found = Table(title=f"{title}: top-1 %, mean ± std over {curves[0].seeds} seeds")
+    found.title_justify = "left"
+    found.add_column("", overflow="fold")
+    found.add_column("mean", justify="right")
+    for point in cell.points:
+        found.add_column(point.target, justify="right")
+    found.add_column("one scoring", justify="right")
+    for curve in curves:
+        after = curve.points[1:]
+        mean = sum(p.accuracy for p in after) / len(after)
+        spread = [f"{p.accuracy:.1f} ± {p.accuracy_std:.1f}" for p in after]
+        found.add_row(curve.criterion, f"{mean:.1f}", *spread, f"{curve.seconds:.3f} CPU s")
+    return found

@@ -1,0 +1,132 @@
+"""`obc show` and `obc eval`: what a model consists of, and what it is worth."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.table import Table
+
+from obc.cli.arguments import DataName, DataOrNone, Ignore, Model, Pretrained, Shape, Weights
+from obc.cli.inputs import data_of, example_of, model_of
+from obc.cli.measure import measured, models_table, plain
+from obc.cli.output import Output, Result
+from obc.files.reference import reference
+from obc.planning.budget import Cost, cost
+from obc.surgery.record import applied
+from obc.trace.sites import Site, Sites
+from obc.trace.tracer import trace
+
+_LAYERS = 10
+
+
+def show(
+    out: Output,
+    model: Model,
+    data: DataOrNone = None,
+    shape: Shape = None,
+    ignore: Ignore = None,
+) -> Result:
+    """Show which channels belong together, what can't be pruned and why, and what it costs.
+
+    Example: obc show resnet56
+
+    Example: obc show torchvision:mobilenet_v2 --input 1x3x224x224 --json
+    """
+    images = data_of(data) if data is not None else None
+    net = model_of(model, images)
+    example = example_of(net, images, shape)
+    sites, costs = trace(net, example, ignore=ignore or ()), cost(net, example)
+    out.say(f"{reference(net) or model} ({type(net).__name__}): {costs}")
+    for plan in applied(net):
+        out.say(plan.summary())
+    out.say(_sites_table(sites), _frozen(sites), _costs_table(costs))
+    return {
+        "model": reference(net) or model,
+        "macs": costs.macs,
+        "params": costs.params,
+        "sites": [_described(site) for site in sites],
+        "frozen": [
+            {"layer": f.layer, "channels": f.size, "reason": f.reason, "where": f.where}
+            for f in sites.frozen
+        ],
+        "untouched": list(sites.untouched),
+        "layers": {n: {"macs": c.macs, "params": c.params} for n, c in costs.layers.items()},
+    }
+
+
+def evaluate(
+    out: Output,
+    model: Model,
+    data: DataName,
+    weights: Weights = None,
+    pretrained: Pretrained = False,
+) -> Result:
+    """Evaluate a classifier: accuracy, loss, cost, and time for one image.
+
+    Example: obc eval runs/demo/2x-ep --data digits
+
+    Example: obc eval resnet56 --weights resnet56.safetensors --data cifar10:data/cifar10
+    """
+    images = data_of(data)
+    net = model_of(model, images, weights, pretrained)
+    with out.doing("evaluating"):
+        found = measured(model, net, images.test, example_of(net, images))
+    out.say(models_table(f"{len(images.test)} test images of {images.name}", [found]))
+    return {"model": reference(net) or model, "data": data, **plain(found)}
+
+
+def _layers(site: Site, role: str) -> list[str]:
+    return list(dict.fromkeys(m.layer for m in site.members if m.role == role))
+
+
+def _described(site: Site) -> dict[str, Any]:
+    return {
+        "name": site.name,
+        "channels": site.size,
+        "heads": site.heads,
+        "written by": _layers(site, "out"),
+        "normed by": _layers(site, "norm"),
+        "read by": _layers(site, "in"),
+    }
+
+
+def _sites_table(sites: Sites) -> Table:
+    total = sum(s.size for s in sites)
+    found = Table(title=f"{len(sites)} sites, {total} channels to choose from")
+    found.title_justify = "left"
+    for column in ("site", "channels", "written by", "normed by", "read by"):
+        right = column == "channels"
+        found.add_column(column, justify="right" if right else "left", overflow="fold")
+    for site in sites:
+        size = f"{site.size} heads" if site.heads else str(site.size)
+        found.add_row(site.name, size, *(_short(_layers(site, r)) for r in ("out", "norm", "in")))
+    return found
+
+
+def _short(names: list[str], most: int = 4) -> str:
+    more = f", … {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
+def _frozen(sites: Sites) -> Table | str:
+    if not sites.frozen:
+        return "nothing is frozen"
+    found = Table(title="Frozen: what can't be pruned", title_justify="left")
+    for column in ("layer", "channels", "why", "where"):
+        right = column == "channels"
+        found.add_column(column, justify="right" if right else "left", overflow="fold")
+    for f in sites.frozen:
+        found.add_row(f.layer, str(f.size), f.reason, f.where)
+    return found
+
+
+def _costs_table(costs: Cost) -> Table:
+    ranked = sorted(costs.layers.items(), key=lambda item: -item[1].macs)
+    found = Table(title="The layers that cost most", title_justify="left")
+    found.add_column("layer", overflow="fold")
+    for column in ("MACs", "share", "parameters"):
+        found.add_column(column, justify="right")
+    for name, own in ranked[:_LAYERS]:
+        share = own.macs / max(costs.macs, 1)
+        found.add_row(name or "(itself)", f"{own.macs:,}", f"{share:.1%}", f"{own.params:,}")
+    return found

@@ -1,0 +1,174 @@
+"""`obc.export`: ONNX or a torch program, believed only when the file has run like the model."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from obc.equivalent.attach import is_equivalent
+from obc.errors import ObcError
+from obc.files.formats import FORMATS, Runner
+from obc.files.inputs import Inputs
+from obc.trace.layers import unchanged
+from obc.trace.masked import difference
+from obc.trace.running import arguments, forward, outputs
+
+_BATCHES = (1, 3, 5)
+_TURNS, _SECONDS = 100, 2.0  # at most, for the timing
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a file takes: bytes on disk, and seconds for one run of the example."""
+
+    bytes: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Export:
+    """What was written, how far its outputs are from the model's, and what it takes."""
+
+    path: Path
+    error: float
+    pruned: Measured
+    original: Measured | None = None
+
+    def __str__(self) -> str:
+        rows = [("pruned", self.pruned)]
+        if self.original is not None:
+            rows.insert(0, ("original", self.original))
+        lines = [f"{n:9}{m.bytes / 1e6:10.3f} MB{m.seconds * 1e3:10.3f} ms" for n, m in rows]
+        return "\n".join([f"{self.path.name}: relative error {self.error:.1e}", *lines])
+
+
+def export(
+    model: nn.Module,
+    example: Any,
+    path: str | os.PathLike[str],
+    *,
+    original: nn.Module | None = None,
+) -> Export:
+    """Write `model.onnx` or `model.pt2`, run the file, and say what it takes.
+
+    The batch, the first dimension of the inputs, may have any size; an example of two or more
+    rows says best which inputs have one. The file is run on fresh
+    inputs in several batch sizes and must put out what the model does; otherwise there is an error
+    and no file. With `original`, the model before pruning, both are measured side by side.
+
+    A `.pt2` is torch's own format, which torch reads with pickle: load it only where you trust it.
+
+    >>> net = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     export(net, torch.randn(1, 4), f"{folder}/net.pt2").error
+    0.0
+    """
+    target = Path(path)
+    if target.suffix not in FORMATS:
+        raise ObcError(f"{target.name} ends in none of {', '.join(FORMATS)}")
+    if not target.parent.is_dir():
+        raise ObcError(f"no folder {target.parent}")
+    FORMATS[target.suffix].check()
+    inputs = Inputs(example)
+    aside = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}-"))
+    try:
+        made, error = _made(model, inputs, aside / f"pruned{target.suffix}")
+        runs, sizes = [made], [(aside / f"pruned{target.suffix}").stat().st_size]
+        if original is not None:
+            other = aside / f"original{target.suffix}"
+            runs.append(_made(original, inputs, other)[0])
+            sizes.append(other.stat().st_size)
+        times = _race(runs, inputs.example)
+        pruned, *others = (Measured(n, t) for n, t in zip(sizes, times, strict=True))
+        _sync(aside / f"pruned{target.suffix}")
+        os.replace(aside / f"pruned{target.suffix}", target)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+    return Export(target, error, pruned, *others)
+
+
+def _made(model: nn.Module, inputs: Inputs, path: Path) -> tuple[Runner, float]:
+    """Write a file, run it, and compare."""
+    if is_equivalent(model):
+        raise ObcError("the model holds factors of an equivalent pruning; obc.merge(model) first")
+    form = FORMATS[path.suffix]
+    args, kwargs = arguments(inputs.of(max(2, inputs.batch)))  # torch takes 1 for a constant
+    shapes = inputs.dynamic
+    shapes = shapes if kwargs else tuple(shapes) if isinstance(shapes, (tuple, list)) else (shapes,)
+    try:
+        forward(model, inputs.example)
+    except Exception as error:
+        raise ObcError(f"the model rejects the example: {_said(error)}") from error
+    try:
+        with _as_it_runs(model):
+            program = torch.export.export(model, args, kwargs, dynamic_shapes=shapes, strict=False)
+        form.write(program, path)
+        made = form.run(path)
+    except ObcError:
+        raise
+    except Exception as error:
+        raise ObcError(f"no {path.suffix} of this model: {_said(error)}") from error
+    return made, max(_compare(model, made, inputs, batch) for batch in _BATCHES)
+
+
+def _compare(model: nn.Module, made: Runner, inputs: Inputs, batch: int) -> float:
+    example = inputs.fresh(batch, seed=batch)
+    try:
+        expected = outputs(forward(model, example))
+    except Exception as error:
+        raise ObcError(f"the model rejects a batch of {batch}: {_said(error)}") from error
+    try:
+        return difference([t.cpu() for t in expected], [t.cpu() for t in made(example)])
+    except ObcError:
+        reason = "it puts out something else than the model"
+    except Exception as error:
+        reason = f"it does not run: {_said(error)}"
+    raise ObcError(f"the exported file fails for a batch of {batch}: {reason}; nothing is written")
+
+
+@contextmanager
+def _as_it_runs(model: nn.Module) -> Iterator[None]:
+    """Eval mode, without gradients and fused kernels; afterwards all is as it was."""
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with unchanged(model), torch.no_grad(), torch.random.fork_rng(devices=[]):
+            model.eval()
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
+
+
+def _race(runs: list[Runner], example: Any) -> list[float]:
+    """The best time of each, taking turns, so that a busy machine slows both."""
+    best, begin = [float("inf")] * len(runs), time.perf_counter()
+    for turn in range(_TURNS):
+        if turn >= 5 and time.perf_counter() - begin > _SECONDS:
+            break
+        for i, run in enumerate(runs):
+            start = time.perf_counter()
+            run(example)
+            best[i] = min(best[i], time.perf_counter() - start)
+    return best
+
+
+def _said(error: Exception) -> str:
+    return (str(error).strip() or repr(error)).splitlines()[0]
+
+
+def _sync(path: Path) -> None:
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())

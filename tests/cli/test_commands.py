@@ -1,0 +1,121 @@
+"""Every command on real images, through the application."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+import obc
+from obc.cli.inputs import data_of, model_of
+from obc.cli.measure import measured
+from obc.equivalent.attach import is_equivalent
+from tests.cli.running import done, run
+
+
+def test_prune_meets_its_target_and_saves_what_it_says(dense: Path, half: Path) -> None:
+    data = data_of("digits")
+    example = next(data.test.test(1)).images
+    model = model_of(str(half))
+    assert is_equivalent(model)  # for `obc tune`
+    whole = obc.cost(model_of(str(dense)), example)
+    found = measured("half", model, data.test, example)
+    assert 0.5 >= found.macs / whole.macs > 0.49
+    record = json.loads((half / "record.json").read_text())
+    assert record["latency"][1]["macs"] == found.macs
+    assert record["latency"][1]["accuracy"] == pytest.approx(found.score.top1)
+    assert "report.html" in {f.name for f in half.iterdir()}
+
+
+def test_the_same_prune_again_gives_the_same_weights(dense: Path, tmp_path: Path) -> None:
+    arguments = ("prune", dense, "--data", "digits", "--target", "macs=75%", "--rows", 2)
+    for name in ("a", "b", "a"):  # the third time over what is there
+        done(*arguments, "--step", 0.1, "--out", tmp_path / name)
+    a, b = (model_of(str(tmp_path / name)).state_dict() for name in "ab")
+    assert all(torch.equal(a[name], b[name]) for name in a)
+
+
+def test_tune_merges_and_eval_agrees(half: Path, recipes: Path) -> None:
+    tuned = done("tune", half, "--recipe", recipes / "short.toml")
+    assert not is_equivalent(model_of(str(half / "tuned")))
+    judged = done("eval", half / "tuned", "--data", "digits")
+    assert judged["top1"] == tuned["tuned"]["top1"]
+    assert judged["macs"] == tuned["tuned"]["macs"] == tuned["before"]["macs"]
+    again = done("tune", half, "--recipe", recipes / "short.toml")  # it is done already
+    assert again["tuned"]["loss"] == tuned["tuned"]["loss"]
+
+
+def test_run_does_all_of_a_recipe(dense: Path, recipes: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    found = done("run", recipes / "whole.toml", "--model", dense, "--out", out)
+    assert found["tuned (EP)"]["macs"] <= found["before"]["macs"] / 2
+    assert {"sparse", "planning", "tuning", "report.html"} <= {f.name for f in out.iterdir()}
+    judged = done("eval", out, "--data", "digits")
+    assert judged["loss"] == pytest.approx(found["tuned (EP)"]["loss"])
+
+
+def test_sparse_learning_changes_the_weights(dense: Path, recipes: Path, tmp_path: Path) -> None:
+    """The control of the test above: without [sparse] the pruned model is another."""
+    text = (recipes / "whole.toml").read_text().partition("[sparse]")[0]
+    (tmp_path / "without.toml").write_text(text)
+    without = done("run", tmp_path / "without.toml", "--model", dense, "--out", tmp_path / "a")
+    within = done("run", recipes / "whole.toml", "--model", dense, "--out", tmp_path / "b")
+    assert without["pruned"]["loss"] != within["pruned"]["loss"]
+    assert "sparse" in within and "sparse" not in without
+
+
+def test_export_of_a_model_that_is_not_merged(half: Path, tmp_path: Path) -> None:
+    found = done("export", half, tmp_path / "model.pt2", "--original")
+    assert found["relative error"] < 1e-4
+    assert found["bytes"] < found["original bytes"]
+
+
+def test_report_is_drawn_again(half: Path) -> None:
+    (half / "report.html").unlink()
+    found = done("report", half)
+    assert Path(found["report"]).read_text(encoding="utf-8").startswith("<!")
+
+
+def test_show_names_sites_frozen_layers_and_costs() -> None:
+    found = done("show", "resnet20,in_channels=1", "--input", "1x1x8x8")
+    assert found["macs"] == 2_532_992
+    assert sum(site["channels"] for site in found["sites"]) == 448
+    assert found["frozen"][0]["layer"] == "fc"
+    first = found["sites"][0]
+    assert first["written by"][:2] == ["conv1", "layer1.0.conv2"]
+    text = run("show", "resnet20,in_channels=1", "--input", "1x1x8x8").stdout
+    assert "12 sites, 448 channels" in text and "model output" in text
+
+
+def test_show_of_a_pruned_model_shows_its_plan(half: Path) -> None:
+    assert "Plan for macs=2x" in run("show", half).stdout
+
+
+def test_weights_are_loaded_from_a_file(dense: Path, tmp_path: Path) -> None:
+    from safetensors.torch import save_file
+
+    save_file(model_of(str(dense)).state_dict(), tmp_path / "w.safetensors")
+    saved = done("eval", dense, "--data", "digits")
+    name = "resnet20,width=4"
+    found = done("eval", name, "--data", "digits", "--weights", tmp_path / "w.safetensors")
+    assert found["loss"] == saved["loss"]
+    assert done("eval", name, "--data", "digits")["loss"] != saved["loss"]
+
+
+def test_quiet_says_nothing(dense: Path) -> None:
+    found = run("eval", dense, "--data", "digits", "--quiet")
+    assert (found.exit_code, found.output) == (0, "")
+
+
+def test_every_command_has_an_example_in_its_help() -> None:
+    listed = run("--help").stdout
+    for name in (
+        *("demo", "show", "prune", "tune", "run", "compare", "eval", "export", "report"),
+        *("data", "bench"),
+    ):
+        assert name in listed
+        text = run(name, "--help").stdout
+        assert f"Example: obc {name}" in " ".join(text.split())
+        assert all(option in text for option in ("--json", "--quiet", "--debug"))
