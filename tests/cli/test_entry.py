@@ -53,7 +53,7 @@ def test_on_a_terminal_an_error_is_red() -> None:
 @pytest.mark.slow
 def test_ctrl_c_stops_and_the_same_command_goes_on(tmp_path: Path) -> None:
     recipe = tmp_path / "recipe.toml"
-    lines = 'data = "digits"\nlr = 0.05\nepochs = 60\nbatch_size = 64\nschedule = "constant"\n'
+    lines = 'data = "digits"\nlr = 0.05\nepochs = 20\nbatch_size = 64\nschedule = "constant"\n'
     recipe.write_text(lines)
     out = tmp_path / "run"
     command = ["tune", "resnet20,width=4", "--recipe", str(recipe), "--out", str(out)]

@@ -62,7 +62,7 @@ def saved_without_a_word(model: nn.Module, folder: Path) -> None:
         ("qwen3", DECODERS),
         pytest.param("phi3", DECODERS, marks=pytest.mark.slow),
         pytest.param("mistral", DECODERS, marks=pytest.mark.slow),
-        ("t5_gated", {"d_ff": 30, "num_heads": 1}),
+        pytest.param("t5_gated", {"d_ff": 30, "num_heads": 1}, marks=pytest.mark.slow),
     ],
 )
 def test_loaded_by_plain_from_pretrained(

@@ -79,7 +79,7 @@ def mlp() -> nn.Sequential:
 X = torch.zeros(2, 4)
 
 
-@pytest.mark.parametrize("name", ["resnet20", "qkv_chunk", "tied_embedding", "bare_buffers"])
+@pytest.mark.parametrize("name", ["resnet20", "mha", "tied_embedding", "bare_buffers"])
 def test_pruned_twice(name: str, tmp_path: Path) -> None:
     net = case(name)
     model = prune(pruned(net), net.example(), seed=1)
@@ -89,8 +89,8 @@ def test_pruned_twice(name: str, tmp_path: Path) -> None:
     assert same_outputs(loaded, model, net.example())
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64], ids=str)
-@pytest.mark.parametrize("name", ["resnet20", "vit", "tied_embedding", "llama_gqa_eager"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("name", ["mobilenet_v2", "vit", "tied_embedding"])
 def test_types_are_those_of_the_file(name: str, dtype: torch.dtype, tmp_path: Path) -> None:
     net = case(name)
     model = pruned(net).to(dtype)

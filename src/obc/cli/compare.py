@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import IO, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.table import Table
@@ -21,13 +21,14 @@ from obc.cli.inputs import Batches, data_of, example_of, loss, model_of
 from obc.cli.output import Output, Result
 from obc.data import Data
 from obc.errors import ObcError
+from obc.files.reference import reference
+from obc.models.resolver import options_of
 from obc.report import compare as library
 from obc.report.compare import ABLATIONS, CRITERIA, SHARES, Cell, Comparison, Variant
 from obc.report.curves import draw_comparison
 from obc.report.page import report
 from obc.report.record import Curve, Record
 from obc.report.writing import write
-from obc.tuning.checkpoint import write_json
 from obc.tuning.recipe import Recipe
 from obc.tuning.trainer import finetune
 
@@ -100,7 +101,8 @@ def compare(
 
 
 def _title(model: nn.Module, images: Data) -> str:
-    return f"{type(model).__name__} on {images.name}, without fine-tuning"
+    name, _ = options_of(reference(model) or type(model).__name__)
+    return f"{name} on {images.name}, without fine-tuning"
 
 
 def _groups(
@@ -194,10 +196,10 @@ def _finish(
             continue
         curves = [library.curve(own) for own in cells.values()]
         every = [cell for own in cells.values() for cell in own]
-        text = library.as_csv(every).encode()
-        write(folder / f"{group}.csv", partial(_put, text))
         means = [c.model_dump(mode="json") for c in curves]
-        write_json(folder / f"{group}.json", {"command": record.command, "curves": means})
+        told = {"command": record.command, "title": record.title, "curves": means}
+        _write(folder / f"{group}.csv", library.as_csv(every))
+        _write(folder / f"{group}.json", json.dumps(told, indent=1))
         for kind in ("png", "svg"):
             draw_comparison(curves, folder / f"{group}.{kind}", record.title)
         result["files"] += [f"{group}.{kind}" for kind in ("csv", "json", "png", "svg")]
@@ -211,22 +213,21 @@ def _finish(
     return result
 
 
-def _put(text: bytes, file: IO[bytes]) -> None:
-    file.write(text)
+def _write(path: Path, text: str) -> None:
+    write(path, lambda file: file.write(text.encode()))
 
 
 def _table(title: str, cell: Cell, curves: Sequence[Curve]) -> Table:
     """Accuracy at each budget, mean ± deviation."""
     found = Table(title=f"{title}: top-1 %, mean ± std over {curves[0].seeds} seeds")
     found.title_justify = "left"
-    found.add_column("", overflow="fold")
-    found.add_column("mean", justify="right")
-    for point in cell.points:
-        found.add_column(point.target, justify="right")
-    found.add_column("one scoring", justify="right")
+    found.add_column("", no_wrap=True)
+    for name in ("mean", *(p.target for p in cell.points), "CPU s"):
+        found.add_column(name, justify="right", no_wrap=True)
     for curve in curves:
         after = curve.points[1:]
         mean = sum(p.accuracy for p in after) / len(after)
         spread = [f"{p.accuracy:.1f} ± {p.accuracy_std:.1f}" for p in after]
-        found.add_row(curve.criterion, f"{mean:.1f}", *spread, f"{curve.seconds:.3f} CPU s")
+        found.add_row(curve.criterion, f"{mean:.1f}", *spread, f"{curve.seconds:.3f}")
+    found.caption, found.caption_justify = "CPU s: of one scoring of the whole model", "left"
     return found

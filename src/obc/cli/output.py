@@ -23,7 +23,7 @@ from obc.errors import ObcError
 
 FAILED, STOPPED = 1, 130
 _PACKAGE = str(Path(__file__).resolve().parents[1])
-_WIDTH = 120  # of tables in a file or a pipe, where rich would take 80
+_WIDTH = 140  # of tables in a file or a pipe, where rich would take 80
 
 Result = Mapping[str, Any]
 
