@@ -117,6 +117,9 @@ class Sites(Sequence[Site]):
         return "\n".join(rows)
 
 
+_Key = tuple[str, int]  # a parameter's name and one of its dimensions
+
+
 @dataclass
 class _Dim:
     """One dimension of one leaf: its ids, and the parts it played."""
@@ -200,14 +203,15 @@ def _group(
     size = torch.bincount(kind, minlength=len(kinds))
     begin = torch.full_like(size, of.numel()).scatter_reduce_(0, kind, units, "amin")
     whole = torch.zeros_like(size).scatter_add_(0, kind, heads[units].long()).tolist()
-    count = size.tolist()
+    count, first = size.tolist(), _first_outputs(dims)
     sites = [
-        _site(members[k], count[k], bool(whole[k]))
+        _site(members[k], count[k], bool(whole[k]), first)
         for k in torch.argsort(begin).tolist()
         if count[k] > 1
     ]
     lone[units[size[kind] == 1]] = True
-    return _distinct(sites), lone
+    assert len({s.name for s in sites}) == len(sites), "each site starts somewhere else"
+    return sites, lone
 
 
 def _stretches(sites: Tensor, cls: Tensor) -> Iterator[tuple[int, Tensor]]:
@@ -229,7 +233,7 @@ def _stretches(sites: Tensor, cls: Tensor) -> Iterator[tuple[int, Tensor]]:
             yield site, index
 
 
-def _site(parts: list[tuple[_Dim, Tensor]], size: int, heads: bool) -> Site:
+def _site(parts: list[tuple[_Dim, Tensor]], size: int, heads: bool, first: set[_Key]) -> Site:
     """Positions come ordered by channel; within each leaf dimension they form [size, k]."""
     members: list[Member] = []
     buffers: list[Member] = []
@@ -245,19 +249,27 @@ def _site(parts: list[tuple[_Dim, Tensor]], size: int, heads: bool) -> Site:
         else m
         for m in members
     ]
-    name = next((m.layer or m.param for m in members if m.role == "out"), members[0].name)
-    return Site(name, size, tuple(members), tuple(buffers), heads)
+    return Site(_name(members, first), size, tuple(members), tuple(buffers), heads)
 
 
-def _distinct(sites: list[Site]) -> list[Site]:
-    """One layer may put out several sites; later ones are numbered."""
-    seen: dict[str, int] = {}
-    result = []
-    for site in sites:
-        count = seen[site.name] = seen.get(site.name, 0) + 1
-        name = site.name if count == 1 else f"{site.name}#{count}"
-        result.append(replace(site, name=name))
-    return result
+def _name(members: list[Member], first: set[_Key]) -> str:
+    """The layer that puts a site out, with the first position where that is not its beginning.
+
+    It says where the site is, so it stays the same when other sites come or go.
+    """
+    member = next((m for m in members if m.role == "out"), members[0])
+    name = member.layer if member.layer and (member.name, member.dim) in first else member.name
+    start = int(member.index.min())
+    return f"{name}#{start}" if start else name
+
+
+def _first_outputs(dims: list[_Dim]) -> set[_Key]:
+    """The first parameter dimension that each layer puts out."""
+    found: dict[str, _Key] = {}
+    for d in dims:
+        if d.role == "out" and d.is_parameter:
+            found.setdefault(d.leaf.name.rpartition(".")[0], (d.leaf.name, d.dim))
+    return set(found.values())
 
 
 def _frozen(dims: list[_Dim], classes: Classes, lone: Tensor, read: Tensor) -> list[Frozen]:
