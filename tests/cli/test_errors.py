@@ -30,6 +30,8 @@ def failed(*arguments: object) -> str:
         ("show nowhere.py:build", "no file nowhere.py"),
         ("show {tmp}", "holds no model that obc saved"),
         ("show resnet20 --input 3by3", "a shape looks like 1x3x224x224"),
+        ("show resnet20 --input 1x5x8x8", "the model does not take this input"),
+        ("eval resnet20,in_channels=3 --data digits", "does not take the images of digits"),
         ("eval resnet20 --data digit", "did you mean 'digits'?"),
         ("eval resnet20 --data cifar10", "--data cifar10:FOLDER"),
         ("eval resnet20 --data cifar10:/nowhere/at/all", "no folder /nowhere/at/all"),

@@ -23,6 +23,8 @@ from obc.files.reference import refer, reference
 from obc.models import fitted, resolve
 from obc.planning.example import rebuild
 from obc.surgery.record import applied
+from obc.trace.layers import unchanged
+from obc.trace.running import forward
 from obc.tuning.distill import logits_of
 
 _OPTION = re.compile(r",size=(\d+)$")
@@ -90,6 +92,18 @@ def _fill(model: nn.Module, file: Path) -> None:
 
 def example_of(model: nn.Module, data: Data | None = None, shape: str | None = None) -> Any:
     """Something the model takes: of this shape, one image of the data, or as last time."""
+    example = _example(model, data, shape)
+    try:
+        with unchanged(model):
+            forward(model, example)
+    except Exception as error:
+        said = (str(error).strip() or type(error).__name__).splitlines()[0]
+        what = f"the images of {data.name}" if data is not None and shape is None else "this input"
+        raise ObcError(f"the model does not take {what}: {said}") from error
+    return example
+
+
+def _example(model: nn.Module, data: Data | None, shape: str | None) -> Any:
     if shape is not None:
         sides = re.fullmatch(r"\d+(x\d+)+", shape)
         if sides is None:

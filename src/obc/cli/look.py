@@ -36,7 +36,8 @@ def show(
     net = model_of(model, images)
     example = example_of(net, images, shape)
     sites, costs = trace(net, example, ignore=ignore or ()), cost(net, example)
-    out.say(f"{reference(net) or model} ({type(net).__name__}): {costs}")
+    name = f"{reference(net) or model} ({type(net).__name__})"
+    out.say(f"{name}: {costs.macs:,} MACs, {costs.params:,} parameters")
     for plan in applied(net):
         out.say(plan.summary())
     out.say(_sites_table(sites), _frozen(sites), _costs_table(costs))
