@@ -117,7 +117,7 @@ class Sites(Sequence[Site]):
         return "\n".join(rows)
 
 
-_Key = tuple[str, int]  # a parameter's name and one of its dimensions
+_Key = tuple[str, int, int]
 
 
 @dataclass
@@ -132,9 +132,17 @@ class _Dim:
 
 
 def build(
-    flow: Flow, classes: Classes, model: nn.Module, untouched: Sequence[str], example: Any
+    flow: Flow,
+    classes: Classes,
+    model: nn.Module,
+    untouched: Sequence[str],
+    example: Any,
+    names: Mapping[_Key, str] | None = None,
 ) -> Sites:
-    """Group free classes by the leaves they live in; report the others that put channels out."""
+    """Group free classes by the leaves they live in; report the others that put channels out.
+
+    `names` are those of a trace that froze less, by the place where a site begins.
+    """
     dims = _dims(flow, model)
     size = flow.ledger.size
     has = {r: _flag(size, marks, classes.of) for r, marks in flow.ledger.roles.items()}
@@ -142,6 +150,7 @@ def build(
     read = free | (classes.why >= 0)
     sites, lone = _group(dims, classes, free, has["head"])
     frozen = _frozen(dims, classes, lone, read)
+    sites = _distinct(sites, names)
     return Sites(sites, frozen, untouched, shapes_of(model), example, wire(flow))
 
 
@@ -203,14 +212,13 @@ def _group(
     size = torch.bincount(kind, minlength=len(kinds))
     begin = torch.full_like(size, of.numel()).scatter_reduce_(0, kind, units, "amin")
     whole = torch.zeros_like(size).scatter_add_(0, kind, heads[units].long()).tolist()
-    count, first = size.tolist(), _first_outputs(dims)
+    count = size.tolist()
     sites = [
-        _site(members[k], count[k], bool(whole[k]), first)
+        _site(members[k], count[k], bool(whole[k]))
         for k in torch.argsort(begin).tolist()
         if count[k] > 1
     ]
     lone[units[size[kind] == 1]] = True
-    assert len({s.name for s in sites}) == len(sites), "each site starts somewhere else"
     return sites, lone
 
 
@@ -233,7 +241,7 @@ def _stretches(sites: Tensor, cls: Tensor) -> Iterator[tuple[int, Tensor]]:
             yield site, index
 
 
-def _site(parts: list[tuple[_Dim, Tensor]], size: int, heads: bool, first: set[_Key]) -> Site:
+def _site(parts: list[tuple[_Dim, Tensor]], size: int, heads: bool) -> Site:
     """Positions come ordered by channel; within each leaf dimension they form [size, k]."""
     members: list[Member] = []
     buffers: list[Member] = []
@@ -249,27 +257,31 @@ def _site(parts: list[tuple[_Dim, Tensor]], size: int, heads: bool, first: set[_
         else m
         for m in members
     ]
-    return Site(_name(members, first), size, tuple(members), tuple(buffers), heads)
+    name = next((m.layer or m.param for m in members if m.role == "out"), members[0].name)
+    return Site(name, size, tuple(members), tuple(buffers), heads)
 
 
-def _name(members: list[Member], first: set[_Key]) -> str:
-    """The layer that puts a site out, with the first position where that is not its beginning.
+def _distinct(sites: list[Site], names: Mapping[_Key, str] | None) -> list[Site]:
+    """One layer may put out several sites; later ones are numbered.
 
-    It says where the site is, so it stays the same when other sites come or go.
+    With `names`, those of a trace that froze less, a site has the name it had there.
     """
-    member = next((m for m in members if m.role == "out"), members[0])
-    name = member.layer if member.layer and (member.name, member.dim) in first else member.name
-    start = int(member.index.min())
-    return f"{name}#{start}" if start else name
+    seen: dict[str, int] = {}
+    result = []
+    for site in sites:
+        count = seen[site.name] = seen.get(site.name, 0) + 1
+        name = site.name if count == 1 else f"{site.name}#{count}"
+        if names is not None:
+            place = place_of(site)
+            name = names.get(place) or f"{site.name}@{place[2]}"
+        result.append(replace(site, name=name))
+    return result
 
 
-def _first_outputs(dims: list[_Dim]) -> set[_Key]:
-    """The first parameter dimension that each layer puts out."""
-    found: dict[str, _Key] = {}
-    for d in dims:
-        if d.role == "out" and d.is_parameter:
-            found.setdefault(d.leaf.name.rpartition(".")[0], (d.leaf.name, d.dim))
-    return set(found.values())
+def place_of(site: Site) -> _Key:
+    """Where a site begins: parameter, dimension and position."""
+    member = next((m for m in site.members if m.role == "out"), site.members[0])
+    return member.name, member.dim, int(member.index.min())
 
 
 def _frozen(dims: list[_Dim], classes: Classes, lone: Tensor, read: Tensor) -> list[Frozen]:

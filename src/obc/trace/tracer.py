@@ -18,7 +18,7 @@ from obc.trace.ledger import Place, Reason
 from obc.trace.modules import named_tensors
 from obc.trace.rules import find
 from obc.trace.running import forward, outputs
-from obc.trace.sites import Sites, build
+from obc.trace.sites import Sites, build, place_of
 from obc.trace.solve import Classes, base_classes, solve
 from obc.trace.trial import Trial
 
@@ -85,22 +85,28 @@ class Tracing:
         ledger.settle_cuts()
         base = base_classes(ledger)
         untouched = self._untouched()
-        stay = [*self._untouched_stay(untouched), *_ignored(self.flow, model, ignore)]
+        stay = list(self._untouched_stay(untouched))
+        asked = _ignored(self.flow, model, ignore)
         if not heads:
-            stay += [(i, _reason("heads=False")) for i in ledger.roles["head"]]
+            asked += [(i, _reason("heads=False")) for i in ledger.roles["head"]]
         trial = Trial(model, before, self.flow, base, self.run, shapes)
-        steady = False
+        names, steady = None, False
         while True:
             self.classes = solve(ledger, base, stay)
-            self.sites = build(self.flow, self.classes, model, untouched, self.example)
+            self.sites = build(self.flow, self.classes, model, untouched, self.example, names)
             self.sites, bad = trial.failures(self.sites, self.classes)
             if (trial.other_ops or not self.sites) and not steady:
                 self._check_steady()
                 steady = True
-            if not bad:
-                return
             for group, failure in bad:
                 stay += trial.give_up(group, failure)
+            if not bad and not asked:
+                return
+            if not bad:
+                # Once more with what the user wants to stay. Sites keep the names that they have
+                # without, since a plan is applied by them, and `apply` knows of no such wish.
+                names = {place_of(site): site.name for site in self.sites}
+                stay, asked = [*stay, *asked], []
 
     def _check_example(self) -> None:
         """Tell an example that the model rejects from an error of ours."""
