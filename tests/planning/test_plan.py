@@ -202,7 +202,7 @@ def test_a_failed_save_leaves_what_was_there(
         raise OSError("no space left on device")
 
     monkeypatch.setattr(os, name, full)
-    with pytest.raises(OSError, match="no space left"):
+    with pytest.raises(obc.ObcError, match="cannot be written: no space left"):
         plan.save(tmp_path / "plan.json")
     assert os.listdir(tmp_path) == ["plan.json"]
     assert (tmp_path / "plan.json").read_bytes() == before

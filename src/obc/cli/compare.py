@@ -28,9 +28,9 @@ from obc.report.compare import ABLATIONS, CRITERIA, SHARES, Cell, Comparison, Va
 from obc.report.curves import draw_comparison
 from obc.report.page import report
 from obc.report.record import Curve, Record
-from obc.report.writing import write
 from obc.tuning.recipe import Recipe
 from obc.tuning.trainer import finetune
+from obc.writing import write
 
 _KEEP = ",".join(f"{100 * share:g}" for share in SHARES)
 
@@ -214,7 +214,7 @@ def _finish(
 
 
 def _write(path: Path, text: str) -> None:
-    write(path, lambda file: file.write(text.encode()))
+    write(path, lambda aside: aside.write_text(text, encoding="utf-8"))
 
 
 def _table(title: str, cell: Cell, curves: Sequence[Curve]) -> Table:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import tempfile
 from pathlib import Path
 from typing import Literal
 
@@ -12,6 +11,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, ValidationError
 from torch import nn
 
+from obc import writing
 from obc.errors import ObcError
 from obc.planning.plan import Plan, PlanStep
 
@@ -57,17 +57,8 @@ def read(folder: str | os.PathLike[str], run: dict[str, str | int | float | bool
 
 def write(folder: str | os.PathLike[str], state: State) -> None:
     """Write the state aside and rename it: whoever kills the run, one whole state is there."""
-    place = Path(folder)
-    handle, aside = tempfile.mkstemp(dir=place, prefix=_FILE)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(state.model_dump_json())
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(aside, place / _FILE)
-    except BaseException:
-        Path(aside).unlink()
-        raise
+    text = state.model_dump_json()
+    writing.write(Path(folder) / _FILE, lambda aside: aside.write_text(text, encoding="utf-8"))
 
 
 def make_folder(folder: str | os.PathLike[str]) -> None:

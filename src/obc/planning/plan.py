@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import os
 import reprlib
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
-from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
@@ -20,6 +18,7 @@ from obc.planning.example import check_description, describe
 from obc.planning.reading import LIMIT, parse, read_bytes
 from obc.planning.summary import summary, table
 from obc.trace.sites import Sites, shapes_of
+from obc.writing import write
 
 
 class PlanCost(BaseModel):
@@ -151,7 +150,6 @@ class Plan(BaseModel):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the plan as JSON, aside first, so that no half-written file is ever seen."""
-        target = Path(path)
         try:
             text = json.dumps(self.model_dump(), indent=1, allow_nan=False)
         except ValueError:
@@ -160,16 +158,7 @@ class Plan(BaseModel):
             ) from None
         if len(text) > LIMIT:
             raise ObcError(f"the plan takes {len(text)} bytes, more than Plan.load reads ({LIMIT})")
-        handle, aside = tempfile.mkstemp(dir=target.parent, prefix=target.name)
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(aside, target)
-        except BaseException:
-            Path(aside).unlink()
-            raise
+        write(path, lambda aside: aside.write_text(text, encoding="utf-8"))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Plan:

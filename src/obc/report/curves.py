@@ -12,7 +12,7 @@ from obc.report.axes import spans_decades
 from obc.report.charts import Line
 from obc.report.figures import REMOVED, comparison_lines
 from obc.report.record import Curve
-from obc.report.writing import write
+from obc.writing import write
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -42,7 +42,7 @@ def draw_comparison(curves: Sequence[Curve], path: str | os.PathLike[str], title
         figure = _figure(curves, title)
         meta = {"Date": None} if target.suffix == ".svg" else {}
         kind = target.suffix[1:]
-        write(target, lambda file: figure.savefig(file, format=kind, dpi=160, metadata=meta))
+        write(target, lambda aside: figure.savefig(aside, format=kind, dpi=160, metadata=meta))
     return target
 
 

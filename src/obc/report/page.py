@@ -11,7 +11,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from obc.report import charts, figures
 from obc.report.axes import short
 from obc.report.record import Latency, Record
-from obc.report.writing import write
+from obc.writing import write
 
 PAGE = "report.html"
 
@@ -29,7 +29,7 @@ def report(folder: str | os.PathLike[str]) -> Path:
     """
     path = Path(folder) / PAGE
     text = page(Record.load(folder)).encode()
-    write(path, lambda file: file.write(text))
+    write(path, lambda aside: aside.write_bytes(text))
     return path
 
 

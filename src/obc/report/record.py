@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from obc.errors import ObcError
 from obc.planning.reading import parse, read_bytes
-from obc.report.writing import write
+from obc.writing import write
 
 FILE = "record.json"  # planning and tuning keep a run.json of their own
 _WHAT = "a record"
@@ -217,7 +217,7 @@ class Record(BaseModel):
         except OSError as error:
             raise ObcError(f"{folder} is no folder that can be written to: {error}") from None
         text = whole.model_dump_json(indent=1).encode()
-        write(path, lambda file: file.write(text))
+        write(path, lambda aside: aside.write_bytes(text))
         return path
 
     @classmethod

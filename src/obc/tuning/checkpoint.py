@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +19,7 @@ from torch.distributed.checkpoint.state_dict import (
     set_optimizer_state_dict,
 )
 
+from obc import writing
 from obc.errors import ObcError
 
 # Whole tensors in every process, whether the model is plain, replicated (DDP) or sharded (FSDP).
@@ -37,12 +36,19 @@ def write(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -
         if place in seen:
             own[name] = tensor.clone()
         seen.add(place)
-    _aside(path, lambda aside: save_file(own, aside, metadata=header))
+
+    def fill(aside: Path) -> None:
+        try:
+            save_file(own, aside, metadata=header)
+        except SafetensorError as error:  # what safetensors makes of a full disk
+            raise OSError(str(error)) from error
+
+    writing.write(path, fill)
 
 
 def write_json(path: Path, facts: Any) -> None:
     """The same for a small JSON file."""
-    _aside(path, lambda aside: Path(aside).write_text(json.dumps(facts, indent=1)))
+    writing.write(path, lambda aside: aside.write_text(json.dumps(facts, indent=1)))
 
 
 def read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -98,23 +104,3 @@ def under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """
     start = f"{prefix}/"
     return {n.removeprefix(start): t for n, t in tensors.items() if n.startswith(start)}
-
-
-def _aside(path: Path, fill: Callable[[str], object]) -> None:
-    aside = None
-    try:
-        handle, aside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
-        os.close(handle)
-        fill(aside)
-        descriptor = os.open(aside, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-        os.replace(aside, path)
-    except (OSError, SafetensorError) as error:
-        kept = "; what was there before is kept" if path.exists() else ""
-        raise ObcError(f"{path} cannot be written: {error}{kept}") from error
-    finally:
-        if aside is not None:
-            Path(aside).unlink(missing_ok=True)
