@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from typing import Any
 
 from rich.progress import track
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 
 from obc.criteria.criterion import Criterion, make
 from obc.criteria.evidence import Findings, Gatherer, scoring
+from obc.criteria.layout import may_be_channels_last, relaid
 from obc.criteria.reduce import check, reduce
 from obc.criteria.shares import Shares
 from obc.criteria.structure import Part, parts_of
@@ -75,6 +77,7 @@ class Scorer:
                     "this criterion needs batches and a loss: score(model, sites, batches, loss)"
                 )
             self._gather = Gatherer(model, sites, self._parts, loss, criterion, fast)
+            self._relay = sites.example is not None and may_be_channels_last(model, sites.example)
 
     def follow(self, sites: Sites) -> None:
         """The model was cut in place; these are its sites now."""
@@ -91,7 +94,8 @@ class Scorer:
                 rows = [(part, part.rows(weights), weights[part.members[0].name]) for part in own]
                 totals[name] = self.criterion.site(rows)
             return totals
-        with self.shares.together(), scoring(self.model):
+        layout = relaid(self.model) if self._relay else nullcontext()
+        with self.shares.together(), scoring(self.model), layout:
             number = -1
             for number, batch in enumerate(batches):
                 if self.shares.mine(number):

@@ -5,13 +5,12 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from obc.criteria.layout import channels_last, may_be_channels_last
 from obc.trace.narrow import kept_positions, narrow
-from obc.trace.running import forward, outputs
 from obc.trace.sites import Member, Sites, shapes_of
 from obc.trace.trial import full
 
@@ -26,9 +25,9 @@ class Working:
         self.model = copy.deepcopy(model)
         self.sites = sites
         self.kept = {s.name: torch.arange(s.size) for s in sites}
-        self._relaid = not as_it_is and _may_be_channels_last(model, sites.example)
+        self._relaid = not as_it_is and may_be_channels_last(model, sites.example)
         if self._relaid:
-            _channels_last(self.model)
+            channels_last(self.model)
 
     def remove(self, gone: Mapping[str, Sequence[int]]) -> dict[str, Tensor]:
         """Cut channels, named by their original index; returns the places of those that stay."""
@@ -40,7 +39,7 @@ class Working:
         left = kept_positions(self.model, self.sites, units)
         narrow(self.model, self.sites, units, full, left)
         if self._relaid:
-            _channels_last(self.model)
+            channels_last(self.model)
         self.sites = _sliced(self.sites, units, left, self.model)
         for name, places in units.items():
             self.kept[name] = self.kept[name][places]
@@ -78,28 +77,3 @@ def _sliced(
     return Sites(
         found, sites.frozen, sites.untouched, shapes_of(model), sites.example, sites.wiring
     )
-
-
-def _channels_last(model: nn.Module) -> None:
-    """On a processor convolutions are faster over channels that lie together in memory."""
-    for p in model.parameters():
-        if p.ndim == 4:
-            p.data = p.data.contiguous(memory_format=torch.channels_last)
-
-
-def _may_be_channels_last(model: nn.Module, example: Any) -> bool:
-    """Whether another order in memory stays inside: the model runs, and puts out what it did.
-
-    Code such as `x.view(len(x), -1)` asks for one order, in the model or in a loss behind it.
-    """
-    convolutions = any(isinstance(m, nn.Conv2d) for m in model.modules())
-    if not convolutions or any(p.device.type != "cpu" for p in model.parameters()):
-        return False
-    trial = copy.deepcopy(model)
-    _channels_last(trial)
-    before = outputs(forward(model, example))
-    try:
-        after = outputs(forward(trial, example))
-    except Exception:
-        return False
-    return [t.stride() for t in before] == [t.stride() for t in after]
