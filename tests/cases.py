@@ -401,3 +401,5 @@ ZOO = [
 ]
 
 CASES = HAND + HUGGING + ZOO
+# A number in a reshape, an input for every pair of channels, every filter normed over its inputs.
+NOTHING_TO_PRUNE = {"view_literal", "outer_product", "timm_nf_resnet26"}

@@ -11,7 +11,7 @@ import copy
 import pytest
 
 import obc
-from tests.cases import CASES, Case
+from tests.cases import CASES, NOTHING_TO_PRUNE, Case
 from tests.oracles import obvious, rolls, verifying
 from tests.parameters import parameters
 from tests.reference import random_kept
@@ -24,9 +24,6 @@ VERIFY_ALONE = {
 }
 # A filter is divided by its own length or spread, and a masked one would be 0 / 0.
 NORMED_WEIGHTS = {"weight_norm", "weight_standardized"}
-# A number in a reshape, an input for every pair of channels, every filter normed over its inputs.
-NOTHING_TO_PRUNE = {"view_literal", "outer_product", "timm_nf_resnet26"}
-
 
 ZOO = [c for c in CASES if not c.tags.isdisjoint(("torchvision", "timm"))]
 OTHERS = [c for c in CASES if c not in ZOO]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
@@ -22,7 +23,7 @@ class Batch(NamedTuple):
 Change = Callable[[Tensor], Tensor]
 
 
-class Images:
+class Images(ABC):
     """A set of labelled images of one size; what holds the pixels is left to subclasses."""
 
     def __init__(
@@ -49,9 +50,9 @@ class Images:
     def __len__(self) -> int:
         return len(self.labels)
 
+    @abstractmethod
     def fetch(self, index: Tensor, random: torch.Generator | None) -> Tensor:
         """The pixels of these images; `random` is there in training, for random views."""
-        raise NotImplementedError
 
     def unit(self, pixels: Tensor) -> Tensor:
         """Bytes as numbers from 0 to 1; what is floating point stays."""
