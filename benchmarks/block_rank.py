@@ -34,6 +34,7 @@ def main() -> None:
     parser.add_argument("--step", type=float, default=0.02)
     parser.add_argument("--epochs", type=int, default=8)
     parser.add_argument("--without", nargs="*", default=[], help="settings to leave out")
+    parser.add_argument("--speedups", type=float, nargs="+", default=_curves.SPEEDUPS)
     parser.add_argument("--figure", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -56,15 +57,14 @@ def main() -> None:
         whole.append(_curves.accuracy(model, data.test))
         batches = data.batches(64)
         for setting, own in chosen.items():
-            found = _curves.curve(
-                model, data, batches, {"rows": options.rows, "step": options.step, **own}
-            )
+            own = {"rows": options.rows, "step": options.step, **own}
+            found = _curves.curve(model, data, batches, own, options.speedups)
             results[setting].append(found)
             CONSOLE.print(seed, setting, found)
-        _curves.table(title, {n: r for n, r in results.items() if r}, _curves.SPEEDUPS)
-        save(name, {"before": whole, "speedups": _curves.SPEEDUPS, "results": results})
+        _curves.table(title, results, options.speedups)
+        save(name, {"before": whole, "speedups": options.speedups, "results": results})
     if options.figure:
-        _curves.draw(options.figure, title, results, _curves.SPEEDUPS)
+        _curves.draw(options.figure, title, results, options.speedups)
 
 
 if __name__ == "__main__":

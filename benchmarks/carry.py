@@ -13,13 +13,15 @@ from benchmarks import _curves
 from benchmarks._harness import CONSOLE, save
 
 
-def settings(rows: int) -> dict[str, dict[str, Any]]:
-    """The same number of rows fresh, carried, and fresh but as few as carrying draws."""
+def settings(rows: int, step: float) -> dict[str, dict[str, Any]]:
+    """All rows fresh, carried, fresh but as few as carrying draws, and fresh in longer steps."""
     return {
         f"{rows} fresh rows (paper)": {"rows": rows},
         f"carry=0.8: {rows // 5} fresh": {"rows": rows, "carry": 0.8},
         f"carry=0.9: {rows // 10} fresh": {"rows": rows, "carry": 0.9},
+        f"{rows // 5} fresh rows": {"rows": rows // 5},
         f"{rows // 10} fresh rows": {"rows": rows // 10},
+        f"{rows} fresh rows, steps 4 times as long": {"rows": rows, "step": 4 * step},
     }
 
 
@@ -30,14 +32,15 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=28)
     parser.add_argument("--step", type=float, default=1 / 100)
     parser.add_argument("--epochs", type=int, default=8)
+    parser.add_argument("--speedups", type=float, nargs="+", default=_curves.SPEEDUPS)
     parser.add_argument("--figure", type=Path)
     parser.add_argument("--data", choices=("digits", "cifar"), default="digits")
     parser.add_argument("--folder", type=Path, help="where CIFAR-10 is")
     parser.add_argument("--weights", type=Path, help="ResNet-56 for CIFAR-10, safetensors")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    speedups = _curves.SPEEDUPS
-    results: dict[str, list[dict[str, Any]]] = {n: [] for n in settings(options.rows)}
+    speedups, chosen = options.speedups, settings(options.rows, options.step)
+    results: dict[str, list[dict[str, Any]]] = {name: [] for name in chosen}
     title = f"Carried evidence, {options.data}, {options.seeds} seeds, step {options.step:g}"
     for seed in range(options.seeds):
         if options.data == "cifar":
@@ -47,7 +50,7 @@ def main() -> None:
             data = _curves.digits(seed)
             model = _curves.trained(data, seed, options.epochs)
         batches = data.batches(options.batch)
-        for name, own in settings(options.rows).items():
+        for name, own in chosen.items():
             found = _curves.curve(model, data, batches, {"step": options.step, **own}, speedups)
             results[name].append(found)
             CONSOLE.print(seed, name, found)
