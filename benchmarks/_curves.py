@@ -68,15 +68,15 @@ def fashion(seed: int, folder: Path, count: int = 3000) -> Data:
     return Data((x[some], y[some]), (images("t10k")[:2000], labels("t10k")[:2000]))
 
 
-def cifar(seed: int, folder: Path, test: int = 1000) -> Data:
-    """6,400 images of CIFAR-10 to train and score with, and the first of its test images."""
+def cifar(seed: int, folder: Path, train: int = 6400, test: int = 1000) -> Data:
+    """Images of CIFAR-10 drawn by the seed to score and tune with, and the first for testing."""
 
     def part(images: Images, index: Tensor) -> Batch:
         return images.normalised(images.unit(images.fetch(index, None))), images.labels[index]
 
     found = load("cifar10", folder)
     order = torch.randperm(len(found.train), generator=torch.Generator().manual_seed(seed))
-    return Data(part(found.train, order[:6400]), part(found.test, torch.arange(test)))
+    return Data(part(found.train, order[:train]), part(found.test, torch.arange(test)))
 
 
 def loss(model: nn.Module, batch: Batch) -> Tensor:
