@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -16,8 +16,7 @@ SCOPES = ("global", "local", "isomorphic")
 RANKS = ("score", "score/cost")
 
 
-@dataclass(frozen=True)
-class Chunk:
+class Chunk(NamedTuple):
     """Channels of one site that go together: one, or as many as `round_to` asks for."""
 
     site: int
@@ -57,17 +56,16 @@ def kinds(sites: Sites, model: nn.Module) -> list[int]:
 
 def chunks_of(site: int, kept: Sequence[int], scores: Tensor, levels: Sequence[int]) -> list[Chunk]:
     """A site's channels from the lowest score up, in the portions its allowed counts ask for."""
-    order = torch.argsort(scores, stable=True).tolist()
-    values = scores.tolist()
-    below = [n for n in levels if n < len(kept)]
+    in_order, order = torch.sort(scores, stable=True)
+    values, channels = in_order.tolist(), [kept[i] for i in order.tolist()]
     found, start = [], 0
-    for count in below:
-        some = order[start : len(kept) - count]
-        own = tuple(values[i] for i in some)
-        if not all(math.isfinite(v) for v in own):
+    for count in (n for n in levels if n < len(kept)):
+        end = len(kept) - count
+        own = tuple(values[start:end])
+        if not all(map(math.isfinite, own)):
             break  # a score of infinity means that the channel stays
-        found.append(Chunk(site, tuple(kept[i] for i in some), own))
-        start = len(kept) - count
+        found.append(Chunk(site, tuple(channels[start:end]), own))
+        start = end
     return found
 
 

@@ -59,9 +59,11 @@ def _sliced(
         moved[key][stay] = torch.arange(len(stay))
 
     def follow(m: Member, places: Tensor | None) -> Member:
-        index = m.index if places is None else m.index[places]
         new = moved.get((m.name, m.dim))
-        return replace(m, index=index if new is None else new[index])
+        if new is None:
+            return m
+        index = m.index if places is None else m.index[places]
+        return replace(m, index=new[index])
 
     found = []
     for site in sites:
