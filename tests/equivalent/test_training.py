@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 from shutil import which
 from typing import Any
 
@@ -12,12 +13,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.checkpoint import checkpoint
+from torch.utils.data import DataLoader, TensorDataset
 
 import obc
 from obc.equivalent import hold
 from obc.equivalent.factors import Factors, Mix
 from tests.cases import case
 from tests.reference import random_kept
+from tests.vision import import_torchvision
 
 SLOW = [pytest.mark.slow, pytest.mark.skipif(not which("g++"), reason="needs a compiler")]
 
@@ -267,3 +270,46 @@ def test_recurrent_layers_read_through_d() -> None:
     found: Any = model.train()(example)
     found.sum().backward()
     assert all(p.grad is not None and bool(p.grad.any()) for p in mixes(model))
+
+
+@pytest.mark.torchvision
+@pytest.mark.filterwarnings("ignore")
+def test_lightning_trains_it_as_a_plain_loop_does(tmp_path: Path) -> None:
+    import_torchvision()  # torchmetrics, which Lightning loads, wants it
+    import pytorch_lightning as lightning
+
+    def optimizer(net: nn.Module) -> torch.optim.Optimizer:
+        return torch.optim.SGD(obc.parameter_groups(net, 0.05, 5e-4, 0.1), momentum=0.9)
+
+    class Module(lightning.LightningModule):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = equivalent()
+
+        def training_step(self, data: Any, number: int) -> Tensor:
+            return loss(self.net, data)
+
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return optimizer(self.net)
+
+    x, y = batch(size=24)
+    loader = DataLoader(TensorDataset(x, y), batch_size=6)
+    module, plain = Module(), equivalent()
+    start = copy.deepcopy(plain.state_dict())
+    trainer = lightning.Trainer(
+        max_epochs=2, accumulate_grad_batches=2, precision="64-true", accelerator="cpu",
+        logger=False, enable_progress_bar=False, enable_model_summary=False,
+        default_root_dir=tmp_path,
+    )  # fmt: skip
+    trainer.fit(module, loader)
+
+    step = optimizer(plain.train())
+    for number, data in enumerate([*loader, *loader], 1):
+        (loss(plain, data) / 2).backward()
+        if number % 2 == 0:
+            step.step()
+            step.zero_grad()
+    assert close(module.net.state_dict(), plain.state_dict())
+    assert not close(module.net.state_dict(), start)
+    trained = module.net.eval()(x)
+    assert torch.allclose(obc.merge(module.net)(x), trained, rtol=1e-12, atol=1e-12)
