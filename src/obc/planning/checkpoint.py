@@ -24,14 +24,15 @@ class State(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, ser_json_inf_nan="constants")
 
     format: Literal["obc.run"] = "obc.run"
-    version: Literal[1] = 1
+    version: Literal[2] = 2
     run: dict[str, str | int | float | bool | None]
     history: list[PlanStep] = []
     landed: list[Plan] = []
     since: list[tuple[int, list[int], list[float]]] = []  # removed after the last landing
     seconds: float | None = None  # of the model as it was
     batches: tuple[int, int] = (0, 0)  # the round, and how many of it were used
-    rows: int = 0  # of the first step
+    rows: int = 0  # of a whole step
+    weight: float = 0.0  # rows that the carried evidence stands for
     findings: dict[str, list[str]] | None = None
     evidence: dict[str, list[float]] = {}
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 import os
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -16,6 +15,7 @@ from obc.criteria.score import Loss, Scorer
 from obc.errors import ObcError
 from obc.planning import checkpoint, latency
 from obc.planning.budget import cost
+from obc.planning.carrying import Carried
 from obc.planning.costs import costs_of
 from obc.planning.history import by_site, gone_by, notes
 from obc.planning.landing import land
@@ -73,7 +73,9 @@ class Run:
             model, example, self.sites, levels, costs_of(tracing), unit, self.state.seconds
         )
         self.scored: dict[str, tuple[Tensor, Tensor]] = {}  # channels and scores, the last time
-        self.evidence: dict[str, Tensor] = {}
+        self.every = sum(own[0] for own in levels if len(own) > 1)  # channels that may go
+        carry = settings.carry if self.criterion.evidence != "none" else 0.0
+        self.carried = Carried(carry, settings.rows)
         self.start = [list(range(s.size)) for s in self.sites]  # kept at the last landing
         self.since: list[Chunk] = []  # removed after it
         if self.state.history:
@@ -100,7 +102,10 @@ class Run:
         self.work.remove({n: list(own) for n, own in gone.items()})
         self.scorer.follow(self.work.sites)
         self.scorer.recall(state.findings)
-        self.evidence = {n: torch.tensor(v, dtype=torch.float64) for n, v in state.evidence.items()}
+        self.carried.rows, self.carried.weight = state.rows, state.weight
+        self.carried.sums = {
+            n: torch.tensor(v, dtype=torch.float64) for n, v in state.evidence.items()
+        }
         self.since = [Chunk(s, tuple(c), tuple(v)) for s, c, v in state.since]
         later = {(c.site, i) for c in self.since for i in c.channels}
         self.start = [
@@ -114,7 +119,8 @@ class Run:
         state.since = [(c.site, list(c.channels), list(c.scores)) for c in self.since]
         state.batches = (self.stream.round, self.stream.offset)
         state.findings = self.scorer.findings()
-        state.evidence = {n: v.tolist() for n, v in self.evidence.items()}
+        state.rows, state.weight = self.carried.rows, self.carried.weight
+        state.evidence = {n: v.tolist() for n, v in self.carried.sums.items()}
         if self.folder is not None and self.scorer.shares.rank == 0:
             checkpoint.write(self.folder, state)
 
@@ -174,8 +180,7 @@ class Run:
 
     def _portion(self, chunks: Sequence[Chunk]) -> list[Chunk]:
         """What goes in one step: p G channels, rounded up to whole chunks."""
-        every = sum(own[0] for own in self.reach.levels if len(own) > 1)
-        count = max(1, round(self.settings.step * every))
+        count = max(1, round(self.settings.step * self.every))
         some, total = [], 0
         for chunk in chunks:
             some.append(chunk)
@@ -208,20 +213,12 @@ class Run:
 
     def _score(self) -> dict[str, Tensor]:
         """Scores from fresh rows, and from the evidence that is carried along."""
-        settings, state = self.settings, self.state
-        fresh = settings.rows
-        if self.evidence:
-            fresh = max(1, math.ceil(state.rows * (1 - settings.carry) - 1e-9))
         before = self.stream.drawn
-        totals = self.scorer.totals(self.stream.take(fresh))
-        if not self.evidence:
-            state.rows = self.stream.drawn - before
-        found = {n: AGGREGATORS[settings.aggregate](t).cpu().double() for n, t in totals.items()}
-        if settings.carry and self.criterion.evidence != "none":
-            for name, old in self.evidence.items():
-                found[name] = found[name] + settings.carry * old
-            self.evidence = found
-        return {n: NORMALIZERS[settings.normalize](own) for n, own in found.items()}
+        totals = self.scorer.totals(self.stream.take(self.carried.fresh))
+        aggregate = AGGREGATORS[self.settings.aggregate]
+        found = {n: aggregate(t).cpu().double() for n, t in totals.items()}
+        found = self.carried.joined(found, self.stream.drawn - before)
+        return {n: NORMALIZERS[self.settings.normalize](own) for n, own in found.items()}
 
     def _remove(
         self,
@@ -234,9 +231,7 @@ class Run:
         removed = {n: [channel for channel, _ in own] for n, own in gone.items()}
         places = self.work.remove(removed)
         self.scorer.follow(self.work.sites)
-        for name, left in places.items():
-            if name in self.evidence:
-                self.evidence[name] = self.evidence[name][left]
+        self.carried.follow(places, sum(map(len, removed.values())) / self.every)
         self.state.history.append(
             PlanStep(
                 removed=removed,
@@ -284,7 +279,7 @@ class Run:
         )
         self.scorer = Scorer(self.work.model, self.work.sites, self.loss, self.criterion)
         self.scorer.recall(findings)
-        self.evidence = {}
+        self.carried.forget()
 
     def _step_in_time(self, some: Sequence[Chunk], limit: float) -> None:
         """Remove a step's channels, or the fewest of them that meet the limit, and measure."""

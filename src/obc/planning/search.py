@@ -74,10 +74,10 @@ def plan(
     `round_to` keeps widths at its multiples (8 for latency targets). Layers named in `ignore`
     keep their channels. Other options go to the criterion.
 
-    Each step goes on in `batches` where the last one stopped, and starts over at their end.
-    `carry` keeps that share of the last step's evidence and takes as many fewer rows. After each
-    step the run is written to the folder `resume`; started again, it goes on from there. Under
-    `torchrun` every process gets the same plan.
+    Each step goes on in `batches` where the last one stopped, and starts over at their end. With
+    `carry`, later steps take that share fewer rows and use what earlier ones showed, which counts
+    less the more has gone since. After each step the run is written to the folder `resume`;
+    started again, it goes on from there. Under `torchrun` every process gets the same plan.
 
     >>> import torch, obc
     >>> net = nn.Sequential(nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 4))
