@@ -9,8 +9,8 @@ from torch import Tensor
 HALF = 0.01
 """When so large a share of all channels has gone, what was seen before counts half.
 
-Chosen on the digits and tried on CIFAR-10: docs/planning.md. Scores of what is left change as its
-neighbours go, so a longer memory is wrong in one direction, and a shorter one is noisy.
+Chosen on the digits, tried on CIFAR-10: docs/planning.md. What is left becomes more important as
+its neighbours go, so a longer memory is wrong in one direction, and a shorter one is noisy.
 """
 
 
