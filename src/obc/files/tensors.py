@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import stat
 from collections.abc import Iterator, Mapping
@@ -111,7 +112,22 @@ def write(tensors: Mapping[str, Tensor], path: str | os.PathLike[str], note: str
     if len(shared) < sum(t.numel() > 0 for t in plain.values()):
         plain = {n: t.clone() for n, t in plain.items()}  # views of one memory are stored apart
     # "format" is what Hugging Face asks of a file.
-    save_file(plain, path, metadata={"format": "pt", "obc.plan": note})
+    notes = {"format": "pt", "obc.plan": note}
+    save_file(plain, path, metadata=notes)
+    _settle(path, notes)
+
+
+def _settle(path: str | os.PathLike[str], notes: Mapping[str, str]) -> None:
+    """Put a file's notes in their order, so that the same model gives the same file.
+
+    safetensors keeps them in a hash map, whose order changes from call to call.
+    """
+    ordered = json.dumps({"__metadata__": notes}, separators=(",", ":"))[:-1].encode()
+    with open(path, "r+b") as file:
+        file.seek(8)  # behind the length of the header
+        if sorted(file.read(len(ordered))) == sorted(ordered):
+            file.seek(8)
+            file.write(ordered)
 
 
 def stored(tensors: Mapping[str, Tensor]) -> dict[str, Stored]:
