@@ -15,11 +15,12 @@ import torch
 from torch import Tensor, nn
 
 import obc
-from obc.trace.layers import unchanged
-from obc.trace.masked import Masked, difference
-from obc.trace.running import forward, outputs
-from obc.trace.solve import base_classes
-from obc.trace.tracer import Tracing
+from obc.running.difference import difference
+from obc.running.forward import forward, outputs
+from obc.running.snapshot import unchanged
+from obc.tracing.masked import Masked
+from obc.tracing.solve import base_classes
+from obc.tracing.tracer import Tracing
 
 Kept = Mapping[tuple[str, int], Tensor]  # what is left of a parameter's dimension
 

@@ -11,7 +11,7 @@ import torch
 import torch_pruning  # type: ignore[import-untyped]
 from torch import Tensor, nn
 
-from obc.trace.running import outputs
+from obc.running.forward import outputs
 
 ROOTS = (nn.modules.conv._ConvNd, nn.Linear)
 

@@ -16,8 +16,8 @@ import obc
 from benchmarks import _peer
 from benchmarks._harness import CONSOLE, save, show, time_limit
 from benchmarks._judge import VERDICTS, first_line, judge, output_layers, removed
-from obc.trace.running import forward
-from obc.trace.tracer import Tracing
+from obc.running.forward import forward
+from obc.tracing.tracer import Tracing
 from tests.cases import CASES, Case
 from tests.vision import installed
 

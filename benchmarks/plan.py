@@ -18,7 +18,7 @@ from benchmarks._harness import race, save, show
 from benchmarks._peer import prune_by_jacobian
 from obc.criteria.score import Scorer
 from obc.models import resnet56
-from obc.planning.run import Run
+from obc.search.algorithm import Run
 
 
 def loss(model: nn.Module, batch: Any) -> Tensor:

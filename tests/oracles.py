@@ -9,8 +9,9 @@ import torch
 from torch import nn
 
 import obc
-from obc.surgery.verify import difference, masked_outputs
-from obc.trace.tracer import Tracing, forward, outputs
+from obc.running.difference import difference
+from obc.surgery.verify import masked_outputs
+from obc.tracing.tracer import Tracing, forward, outputs
 from tests import reference
 from tests.sensitive import run, tensors
 

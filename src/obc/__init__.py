@@ -1,5 +1,7 @@
 """Optimal Brain Connection: remove whole channels and heads from trained networks."""
 
+from obc.costs.counting import Cost, cost
+from obc.costs.targets import Channels, Latency, MACs, Params
 from obc.criteria.blocks import jacobian_blocks
 from obc.criteria.criterion import Criterion
 from obc.criteria.criterion import register as criterion
@@ -11,15 +13,13 @@ from obc.errors import ObcError
 from obc.files.export import Export, export
 from obc.files.loading import load
 from obc.files.saving import save
-from obc.planning.budget import Cost, cost
-from obc.planning.plan import Plan
-from obc.planning.search import plan
-from obc.planning.targets import Channels, Latency, MACs, Params
-from obc.report.page import report
+from obc.plans.plan import Plan
+from obc.reporting.page import report
+from obc.search.planner import plan
 from obc.surgery.verify import verify
-from obc.trace.layers import handler
-from obc.trace.sites import Frozen, Member, Site, Sites
-from obc.trace.tracer import trace
+from obc.tracing.layers import handler
+from obc.tracing.sites import Frozen, Member, Site, Sites
+from obc.tracing.tracer import trace
 from obc.tuning.evaluate import Score, evaluate
 from obc.tuning.recipe import Recipe
 from obc.tuning.trainer import finetune

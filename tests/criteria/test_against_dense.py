@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import obc
-from obc.trace.running import arguments, outputs
+from obc.running.forward import arguments, outputs
 from tests import dense
 from tests.cases import Case, case, cases
 

@@ -13,7 +13,7 @@ import obc
 from obc.equivalent import is_equivalent
 from obc.surgery.record import remember
 from obc.surgery.slicing import sliced
-from obc.trace.narrow import narrow
+from obc.tracing.narrow import narrow
 from tests.cases import CASES, Case, run
 from tests.parameters import parameters
 from tests.reference import random_kept, relative_error

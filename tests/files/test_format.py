@@ -13,7 +13,7 @@ import torch
 import obc
 from obc.files.artifact import Artifact
 from obc.files.tensors import _NAMES
-from obc.planning.plan import Plan
+from obc.plans.plan import Plan
 from tests.cases import case
 from tests.files.fixtures import make
 from tests.files.kept import prune, pruned
@@ -81,7 +81,7 @@ def test_every_type_is_described() -> None:
 
 def test_the_limits_are_those_of_the_document() -> None:
     from obc.files import tensors
-    from obc.planning import example, reading
+    from obc.plans import example, reading
 
     assert "The header has at most 32 MiB" in DOCUMENT and tensors._HEADER == 32 * 2**20
     assert "At most 64 MiB" in DOCUMENT and reading.LIMIT == 64 * 2**20

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 import obc
 from obc.equivalent.attach import is_equivalent
 from obc.models import resnet20
-from obc.planning.plan import PlanCost, PlanStep
+from obc.plans.plan import PlanCost, PlanStep
 from obc.surgery.record import applied
 from tests.cases import CASES, Case, case
 from tests.files.kept import contents, prune, pruned, same_outputs

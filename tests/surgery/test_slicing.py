@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import obc
 from obc.surgery import slicing
-from obc.trace import layers
+from obc.tracing import layers
 from tests.cases import Case, case, cases
 from tests.examples import floats
 from tests.hugging import decoder

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import obc
-from obc.surgery.verify import difference
+from obc.running.difference import difference
 from tests.cases import case
 from tests.examples import floats
 from tests.reference import random_kept, roll

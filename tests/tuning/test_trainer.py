@@ -17,7 +17,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import obc
 from obc.data import Loaded
-from obc.tuning import checkpoint, run, seeds
+from obc.running import randomness as seeds
+from obc.tuning import checkpoint, run
 from obc.tuning.sparse import GroupSparsity
 from tests.tuning.small import equivalent, images, net, same
 

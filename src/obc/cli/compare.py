@@ -20,17 +20,17 @@ from obc.cli.claim import claimed
 from obc.cli.inputs import Batches, data_of, example_of, loss, model_of
 from obc.cli.output import Output, Result
 from obc.data import Data
+from obc.disk.writing import write
 from obc.errors import ObcError
+from obc.experiments import comparison as library
+from obc.experiments.comparison import ABLATIONS, CRITERIA, SHARES, Cell, Comparison, Variant
 from obc.files.reference import reference
 from obc.models.resolver import options_of
-from obc.report import compare as library
-from obc.report.compare import ABLATIONS, CRITERIA, SHARES, Cell, Comparison, Variant
-from obc.report.curves import draw_comparison
-from obc.report.page import report
-from obc.report.record import Curve, Record
+from obc.reporting.curves import draw_comparison
+from obc.reporting.page import report
+from obc.reporting.record import Curve, Record
 from obc.tuning.recipe import Recipe
 from obc.tuning.trainer import finetune
-from obc.writing import write
 
 _KEEP = ",".join(f"{100 * share:g}" for share in SHARES)
 

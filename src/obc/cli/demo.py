@@ -19,10 +19,11 @@ from obc.cli import recording
 from obc.cli.arguments import Seed
 from obc.cli.claim import claimed
 from obc.cli.inputs import Batches, data_of, example_of, loss, model_of
-from obc.cli.measure import Measured, measured, models_table, plain, race
+from obc.cli.measure import Measured, measured, milliseconds, models_table, plain
 from obc.cli.output import Output, Result
-from obc.report import compare, fill
-from obc.report.record import Figure
+from obc.experiments import comparison as compare
+from obc.reporting import fill
+from obc.reporting.record import Figure
 
 DENSE = obc.Recipe(
     lr=0.1, weight_decay=5e-4, schedule="cosine", epochs=8, batch_size=64, warmup_epochs=1
@@ -184,7 +185,7 @@ class _Demo:
         return self.rows[-1]
 
     def finish(self) -> Result:
-        times = race(self.models, self.example)  # anew: side by side they can be compared
+        times = milliseconds(self.models, self.example)  # anew: side by side they can be compared
         self.rows = [replace(m, milliseconds=t) for m, t in zip(self.rows, times, strict=True)]
         whole, best = self.rows[0], {m.name: m for m in self.rows}
         for name in TARGETS:

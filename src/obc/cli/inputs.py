@@ -21,10 +21,10 @@ from obc.files import folder
 from obc.files.loading import load as load_artifact
 from obc.files.reference import refer, reference
 from obc.models import fitted, resolve
-from obc.planning.example import rebuild
+from obc.plans.example import rebuild
+from obc.running.forward import forward
+from obc.running.snapshot import unchanged
 from obc.surgery.record import applied
-from obc.trace.layers import unchanged
-from obc.trace.running import forward
 from obc.tuning.distill import logits_of
 
 _OPTION = re.compile(r",size=(\d+)$")

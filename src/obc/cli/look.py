@@ -10,11 +10,11 @@ from obc.cli.arguments import DataName, DataOrNone, Ignore, Model, Pretrained, S
 from obc.cli.inputs import data_of, example_of, model_of
 from obc.cli.measure import measured, models_table, plain
 from obc.cli.output import Output, Result
+from obc.costs.counting import Cost, cost
 from obc.files.reference import reference
-from obc.planning.budget import Cost, cost
 from obc.surgery.record import applied
-from obc.trace.sites import Site, Sites
-from obc.trace.tracer import trace
+from obc.tracing.sites import Site, Sites
+from obc.tracing.tracer import trace
 
 _LAYERS = 10
 

@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 import copy
-import time
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from rich.table import Table
 from torch import nn
 
+from obc.costs.counting import cost
 from obc.data import Images
 from obc.equivalent.attach import is_equivalent
 from obc.equivalent.merge import merge
 from obc.files.folder import TENSORS
-from obc.planning.budget import cost
-from obc.report.record import Latency
-from obc.trace.running import arguments
-from obc.tuning.evaluate import Score, evaluate, evaluating
+from obc.reporting.record import Latency
+from obc.running.timing import race_models
+from obc.tuning.evaluate import Score, evaluate
 
-_RUNS, _AT_LEAST = 30, 300.0  # of timing, and milliseconds of it
+
+def milliseconds(models: Sequence[nn.Module], example: Any) -> list[float]:
+    """Of each model's fastest run of many, taking turns."""
+    return [1e3 * min(own) for own in race_models(models, example, turns=30, seconds=0.3)]
 
 
 @dataclass(frozen=True)
@@ -62,28 +62,9 @@ def measured(
         evaluate(model, data),
         costs.macs,
         costs.params,
-        race([model], example)[0],
+        milliseconds([model], example)[0],
         (folder / TENSORS).stat().st_size if folder is not None else None,
     )
-
-
-@torch.no_grad()
-def race(models: Sequence[nn.Module], example: Any) -> list[float]:
-    """Milliseconds of each model's fastest run of many, taking turns.
-
-    What else the machine does can only slow a run down.
-    """
-    args, kwargs = arguments(example)
-    times: list[list[float]] = [[] for _ in models]
-    with ExitStack() as modes:
-        for model in models:
-            modes.enter_context(evaluating(model))
-        while len(times[0]) < _RUNS or sum(times[0]) < _AT_LEAST:
-            for model, own in zip(models, times, strict=True):
-                start = time.perf_counter()
-                model(*args, **kwargs)
-                own.append(1e3 * (time.perf_counter() - start))
-    return [min(own) for own in times]
 
 
 def plain(found: Measured) -> dict[str, Any]:

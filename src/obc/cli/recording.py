@@ -13,11 +13,11 @@ from obc.cli.inputs import Batches, loss
 from obc.cli.measure import Measured
 from obc.criteria.score import score
 from obc.files.reference import reference
-from obc.planning.plan import Plan
-from obc.report import fill
-from obc.report.record import Figure, Record
-from obc.trace.sites import Sites
-from obc.trace.tracer import trace
+from obc.plans.plan import Plan
+from obc.reporting import fill
+from obc.reporting.record import Figure, Record
+from obc.tracing.sites import Sites
+from obc.tracing.tracer import trace
 
 _HEAT_ROWS = 10
 

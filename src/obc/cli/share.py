@@ -19,7 +19,7 @@ from obc.errors import ObcError, closest
 from obc.files.export import export as write
 from obc.files.reference import reference
 from obc.models import resolve
-from obc.report.page import report as draw
+from obc.reporting.page import report as draw
 
 
 def export(

@@ -34,12 +34,12 @@ from obc.equivalent.apply import apply
 from obc.errors import ObcError
 from obc.files.reference import reference
 from obc.files.saving import save
-from obc.planning.plan import Plan
-from obc.planning.search import plan as make_plan
-from obc.report import fill
-from obc.report.page import report
-from obc.report.record import Record
-from obc.trace.tracer import trace
+from obc.plans.plan import Plan
+from obc.reporting import fill
+from obc.reporting.page import report
+from obc.reporting.record import Record
+from obc.search.planner import plan as make_plan
+from obc.tracing.tracer import trace
 from obc.tuning.recipe import Recipe
 from obc.tuning.sparse import GroupSparsity
 from obc.tuning.trainer import Tuned, finetune

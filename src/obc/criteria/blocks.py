@@ -12,7 +12,7 @@ from obc.criteria.evidence import Gatherer, scoring
 from obc.criteria.structure import parts_of
 from obc.criteria.taylor import Taylor
 from obc.errors import ObcError, closest
-from obc.trace.sites import Sites
+from obc.tracing.sites import Sites
 
 
 def jacobian_blocks(

@@ -15,8 +15,8 @@ from obc.criteria.probe import InPlace, Probe, positions, streams
 from obc.criteria.single import per_sample, squares
 from obc.criteria.structure import Part
 from obc.errors import ObcError
-from obc.trace.layers import unchanged
-from obc.trace.sites import Sites
+from obc.running.snapshot import unchanged
+from obc.tracing.sites import Sites
 
 Row = dict[str, list[tuple[Part, Tensor, Tensor]]]
 Findings = dict[str, list[str]]

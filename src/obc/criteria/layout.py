@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from obc.trace.running import forward, outputs
+from obc.running.forward import forward, outputs
 
 
 def may_be_channels_last(model: nn.Module, example: Any) -> bool:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from obc.criteria.structure import Part
-from obc.trace.wiring import Wiring
+from obc.tracing.wiring import Wiring
 
 Key = tuple[str, str]
 """A layer and the role in which its sums are taken: "out", "in" or "norm"."""

@@ -6,17 +6,17 @@ from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from typing import Any
 
-from rich.progress import track
 from torch import Tensor, nn
 
 from obc.criteria.criterion import Criterion, make
 from obc.criteria.evidence import Findings, Gatherer, scoring
 from obc.criteria.layout import may_be_channels_last, relaid
 from obc.criteria.reduce import check, reduce
-from obc.criteria.shares import Shares
 from obc.criteria.structure import Part, parts_of
 from obc.errors import ObcError
-from obc.trace.sites import Sites
+from obc.running.processes import Group
+from obc.running.progress import bar
+from obc.tracing.sites import Sites
 
 Loss = Callable[[Any, Any], Tensor]
 
@@ -52,7 +52,7 @@ def score(
     if not len(sites):
         return {}
     scorer = Scorer(model, sites, loss, chosen, fast)
-    totals = scorer.totals(track(batches, "scoring", **scorer.shares.progress()))
+    totals = scorer.totals(bar(batches, "scoring", scorer.group))
     return {name: reduce(total, aggregate, normalize) for name, total in totals.items()}
 
 
@@ -68,7 +68,7 @@ class Scorer:
         fast: bool = True,
     ) -> None:
         self.model, self.criterion = model, criterion
-        self.shares = Shares()
+        self.group = Group()
         self._parts = _parts(sites)
         self._gather: Gatherer | None = None
         if criterion.evidence != "none":
@@ -95,16 +95,16 @@ class Scorer:
                 totals[name] = self.criterion.site(rows)
             return totals
         layout = relaid(self.model) if self._relay else nullcontext()
-        with self.shares.together(), scoring(self.model), layout:
+        with self.group.together(), scoring(self.model), layout:
             number = -1
             for number, batch in enumerate(batches):
-                if self.shares.mine(number):
+                if self.group.mine(number):
                     for name, rows in self._gather.row(number, batch).items():
                         part = self.criterion.site(rows).double()
                         totals[name] = totals[name] + part if name in totals else part
             if number < 0:
                 raise ObcError("there are no batches to score with")
-        return self.shares.added(totals, self._parts)
+        return self.group.added(totals, {n: own[0].size for n, own in self._parts.items()})
 
     def findings(self) -> Findings | None:
         """How each layer is looked at, to be given to `recall` of a scorer in another process."""

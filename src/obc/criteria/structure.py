@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from obc.trace.sites import Member, Site
+from obc.tracing.sites import Member, Site
 
 
 @dataclass(frozen=True, eq=False)

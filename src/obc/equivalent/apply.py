@@ -13,11 +13,11 @@ from obc.equivalent.attach import attach, is_equivalent
 from obc.equivalent.inserted import insert, norms_behind
 from obc.equivalent.layout import Layout, lay_out
 from obc.errors import ObcError
-from obc.planning.plan import Plan
+from obc.plans.plan import Plan
+from obc.running.difference import difference
+from obc.running.forward import forward, outputs
+from obc.running.snapshot import Snapshot, unchanged
 from obc.surgery import slicing
-from obc.trace.layers import Snapshot, unchanged
-from obc.trace.masked import difference
-from obc.trace.running import forward, outputs
 
 FORMS = ("folded", "inserted", "inserted-bn")
 
@@ -71,7 +71,6 @@ def apply(
             difference(reference, outputs(forward(model, done.example)))
         _tell(layout)
     except Exception as error:
-        whole.restore_classes()
         before.restore()
         raise ObcError(f"with C and D ({form}): {error}; the model is as it was") from error
     return model
@@ -102,12 +101,6 @@ class Whole:
             n: m.groups for n, m in model.named_modules() if isinstance(m, nn.modules.conv._ConvNd)
         }
         self.modules = {n: _twin(m) for n, m in model.named_modules()}
-        self._classes = [(m, m.__class__) for m in model.modules()]
-
-    def restore_classes(self) -> None:
-        """Parametrizations change the class of a module, which a snapshot leaves alone."""
-        for module, kind in self._classes:
-            module.__class__ = kind
 
 
 def _twin(module: nn.Module) -> nn.Module:

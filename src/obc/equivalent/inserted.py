@@ -15,7 +15,7 @@ from obc.equivalent.attach import like
 from obc.equivalent.factors import Factors, Mix
 from obc.equivalent.layout import Layout
 from obc.errors import ObcError
-from obc.trace.running import forward
+from obc.running.forward import forward
 
 _CONVOLUTIONS = {3: functional.conv1d, 4: functional.conv2d, 5: functional.conv3d}
 

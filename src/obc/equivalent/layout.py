@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from obc.equivalent.factors import Block, Factors, Mix
-from obc.trace.narrow import Units
-from obc.trace.sites import Member, Site
+from obc.tracing.narrow import Units
+from obc.tracing.sites import Member, Site
 
 Parts = dict[int, list[tuple[Site, Member]]]
 """The members of one weight, by dimension."""

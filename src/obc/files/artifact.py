@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from obc.errors import ObcError
-from obc.planning.plan import Plan
+from obc.plans.plan import Plan
 
 Count = Annotated[int, Field(ge=0)]
 _NUMBERS = re.compile(r"\[\n([-+.\deE,\s]+)\]")  # no text: a line break in one is written \\n

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +20,12 @@ from obc.equivalent.attach import is_equivalent
 from obc.errors import ObcError
 from obc.files.formats import FORMATS, Runner
 from obc.files.inputs import Inputs
-from obc.trace.layers import unchanged
-from obc.trace.masked import difference
-from obc.trace.running import arguments, forward, outputs
+from obc.running.difference import difference
+from obc.running.forward import arguments, forward, outputs
+from obc.running.snapshot import unchanged
+from obc.running.timing import race
 
 _BATCHES = (1, 3, 5)
-_TURNS, _SECONDS = 100, 2.0  # at most, for the timing
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ def export(
             other = aside / f"original{target.suffix}"
             runs.append(_made(original, inputs, other)[0])
             sizes.append(other.stat().st_size)
-        times = _race(runs, inputs.example)
+        times = [min(own) for own in race([partial(run, inputs.example) for run in runs])]
         pruned, *others = (Measured(n, t) for n, t in zip(sizes, times, strict=True))
         _sync(aside / f"pruned{target.suffix}")
         os.replace(aside / f"pruned{target.suffix}", target)
@@ -150,19 +150,6 @@ def _as_it_runs(model: nn.Module) -> Iterator[None]:
                 yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
-
-
-def _race(runs: list[Runner], example: Any) -> list[float]:
-    """The best time of each, taking turns, so that a busy machine slows both."""
-    best, begin = [float("inf")] * len(runs), time.perf_counter()
-    for turn in range(_TURNS):
-        if turn >= 5 and time.perf_counter() - begin > _SECONDS:
-            break
-        for i, run in enumerate(runs):
-            start = time.perf_counter()
-            run(example)
-            best[i] = min(best[i], time.perf_counter() - start)
-    return best
 
 
 def _said(error: Exception) -> str:

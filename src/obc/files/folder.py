@@ -7,7 +7,6 @@ the plan is found in `.saving` if the crash came before it was moved.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 from collections.abc import Iterator
@@ -15,10 +14,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, get_args
 
+from obc.disk import digest
+from obc.disk.reading import parse, read_bytes
 from obc.errors import ObcError
 from obc.files.artifact import Artifact, Beside
 from obc.files.tensors import opened
-from obc.planning.reading import parse, read_bytes
 
 TENSORS, PLAN, ASIDE = "model.safetensors", "plan.json", ".saving"
 _WHAT = "an artifact"
@@ -46,7 +46,7 @@ def _plan_of(folder: Path, note: str | None) -> Artifact:
     places = [p for p in (folder / PLAN, folder / ASIDE / PLAN) if p.exists()]
     for path in places or [folder / PLAN]:
         content = read_bytes(path, _WHAT)
-        if hashlib.sha256(content).hexdigest() == note:
+        if digest.of_bytes(content) == note:
             return parse(Artifact, content, path, _WHAT)
     raise ObcError(
         f"{folder / PLAN} is not the one that {TENSORS} was saved with: "
@@ -102,7 +102,7 @@ def _finish(folder: Path) -> None:
     with opened(folder / TENSORS) as file:
         note = (file.metadata() or {}).get("obc.plan")
     content = read_bytes(plan, _WHAT)
-    if hashlib.sha256(content).hexdigest() != note:
+    if digest.of_bytes(content) != note:
         return
     new = parse(Artifact, content, plan, _WHAT)
     old = _written_before(folder)

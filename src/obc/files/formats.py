@@ -17,7 +17,7 @@ from torch.export import ExportedProgram
 from torch.utils._pytree import tree_leaves
 
 from obc.errors import ObcError
-from obc.trace.running import arguments, outputs
+from obc.running.forward import arguments, outputs
 
 Runner = Callable[[Any], list[Tensor]]
 """Runs a file on an example; the tensors it puts out."""

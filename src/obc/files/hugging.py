@@ -19,12 +19,12 @@ import torch
 from torch import Tensor, nn
 
 from obc.errors import ObcError
-from obc.planning.example import rebuild
-from obc.planning.plan import Plan
-from obc.trace.layers import unchanged
-from obc.trace.masked import difference
-from obc.trace.running import forward, outputs
-from obc.trace.sites import shapes_of
+from obc.plans.example import rebuild
+from obc.plans.plan import Plan
+from obc.running.difference import difference
+from obc.running.forward import forward, outputs
+from obc.running.snapshot import unchanged
+from obc.tracing.sites import shapes_of
 
 # Numbers that may be widths. The width of a single head is never pruned.
 _WIDTHS = re.compile(r"size|dim|head|inner|width|ffn|d_ff|d_model|n_embd")

@@ -16,8 +16,8 @@ from obc.files.folder import reading
 from obc.files.reference import refer
 from obc.files.tensors import check_file, check_model, fill
 from obc.models import resolve
+from obc.running.snapshot import Snapshot
 from obc.surgery.record import applied
-from obc.trace.layers import Snapshot
 
 
 def load(model: nn.Module | str, path: str | os.PathLike[str], *, example: Any = None) -> nn.Module:

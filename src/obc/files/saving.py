@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import shutil
@@ -11,6 +10,8 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
+from obc.disk import digest
+from obc.disk.reading import LIMIT
 from obc.equivalent.attach import is_equivalent
 from obc.equivalent.inserted import Inserted, InsertedNorm
 from obc.errors import ObcError
@@ -19,10 +20,9 @@ from obc.files.folder import PLAN, TENSORS, replacing
 from obc.files.hugging import check_pretrained, fitting_config, is_hugging, write_config
 from obc.files.reference import reference as known_reference
 from obc.files.tensors import check_storable, collect, stored, write
-from obc.planning.plan import Plan
-from obc.planning.reading import LIMIT
+from obc.plans.plan import Plan
 from obc.surgery.record import applied
-from obc.trace.sites import shapes_of
+from obc.tracing.sites import shapes_of
 
 _FULL = re.compile(r"parametrizations\.(\w+)\.original$")
 _FACTOR = re.compile(r"parametrizations\.\w+\.0\.[CD]\.\d+\.")
@@ -80,7 +80,7 @@ def _write(artifact: Artifact, tensors: dict[str, Tensor], aside: Path) -> None:
         plans = [plan.model_copy(update={"history": []}) for plan in artifact.plans]
         text = artifact.model_copy(update={"plans": plans}).text().encode()
     (aside / PLAN).write_bytes(text)
-    write(tensors, aside / TENSORS, hashlib.sha256(text).hexdigest())
+    write(tensors, aside / TENSORS, digest.of_bytes(text))
     shutil.copymode(aside / PLAN, aside / TENSORS)  # safetensors would keep it to its owner
 
 

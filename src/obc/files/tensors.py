@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import stat
@@ -17,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+from obc.disk import digest
 from obc.errors import ObcError, closest
 from obc.files.artifact import Artifact, Stored
 
@@ -132,14 +132,9 @@ def _settle(path: str | os.PathLike[str], notes: Mapping[str, str]) -> None:
 
 def stored(tensors: Mapping[str, Tensor]) -> dict[str, Stored]:
     return {
-        n: Stored(dtype=_NAMES[t.dtype], shape=list(t.shape), sha256=digest(t))
+        n: Stored(dtype=_NAMES[t.dtype], shape=list(t.shape), sha256=digest.of_tensor(t))
         for n, t in tensors.items()
     }
-
-
-def digest(tensor: Tensor) -> str:
-    """The hash of a tensor's bytes, row by row."""
-    return hashlib.sha256(_plain(tensor).reshape(-1).view(torch.uint8).numpy().data).hexdigest()
 
 
 def _plain(tensor: Tensor) -> Tensor:
@@ -187,7 +182,7 @@ def check_file(file: Any, artifact: Artifact) -> None:
     if extra:
         raise ObcError(f"model.safetensors holds '{min(extra)}', of which plan.json knows nothing")
     for name, entry in artifact.tensors.items():
-        if digest(file.get_tensor(name)) != entry.sha256:
+        if digest.of_tensor(file.get_tensor(name)) != entry.sha256:
             raise ObcError(f"'{name}' is damaged: its bytes are not those that were saved")
 
 

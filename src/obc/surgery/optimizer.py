@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from obc.errors import ObcError
-from obc.trace.narrow import take
+from obc.tracing.narrow import take
 
 Positions = Mapping[tuple[str, int], Tensor]
 

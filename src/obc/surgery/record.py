@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from obc.planning.plan import Plan
+from obc.plans.plan import Plan
 
 # An ordinary attribute: it is copied with the model and is no part of its state dict.
 _ATTRIBUTE = "_obc_plans"

@@ -9,17 +9,17 @@ import torch
 from torch import Tensor, nn
 
 from obc.errors import ObcError
-from obc.planning.example import rebuild
-from obc.planning.plan import Plan
+from obc.plans.example import rebuild
+from obc.plans.plan import Plan
+from obc.running.difference import difference
+from obc.running.forward import forward, outputs
+from obc.running.snapshot import Snapshot, unchanged
 from obc.surgery.optimizer import carry_over, check_state
 from obc.surgery.record import remember
 from obc.surgery.verify import masked_outputs
-from obc.trace.layers import Snapshot, unchanged
-from obc.trace.masked import difference
-from obc.trace.narrow import kept_positions, narrow, take
-from obc.trace.running import forward, outputs
-from obc.trace.sites import Sites
-from obc.trace.tracer import Tracing
+from obc.tracing.narrow import kept_positions, narrow, take
+from obc.tracing.sites import Sites
+from obc.tracing.tracer import Tracing
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from obc.planning.plan import Plan
-from obc.trace.layers import unchanged
-from obc.trace.masked import Masked, difference
-from obc.trace.running import forward, outputs
-from obc.trace.tracer import Tracing
+from obc.plans.plan import Plan
+from obc.running.difference import difference
+from obc.running.forward import forward, outputs
+from obc.running.snapshot import unchanged
+from obc.tracing.masked import Masked
+from obc.tracing.tracer import Tracing
 
 
 def verify(before: nn.Module, after: nn.Module, plan: Plan, example: Any) -> float:

@@ -19,7 +19,7 @@ from torch.distributed.checkpoint.state_dict import (
     set_optimizer_state_dict,
 )
 
-from obc import writing
+from obc.disk import writing
 from obc.errors import ObcError
 
 # Whole tensors in every process, whether the model is plain, replicated (DDP) or sharded (FSDP).

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +12,7 @@ from torch.nn import functional as F
 
 from obc.data import Batch, Images
 from obc.errors import ObcError
+from obc.running.forward import evaluating
 from obc.tuning.distill import logits_of
 
 
@@ -75,18 +75,6 @@ def check_classes(logits: Tensor, labels: Tensor, data: Any) -> None:
             raise ObcError(f"the model knows {there} classes, the data has {len(data.classes)}")
     elif labels.ndim == 1 and len(labels) and int(labels.max()) >= there:
         raise ObcError(f"the model knows {there} classes, but a label is {int(labels.max())}")
-
-
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Eval mode inside; each module's own mode afterwards."""
-    modes = [(m, m.training) for m in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, mode in modes:
-            module.training = mode
 
 
 def pairs(data: Any, rank: int, world: int, device: torch.device) -> Iterator[Batch]:

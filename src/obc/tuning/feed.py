@@ -10,10 +10,10 @@ import torch
 
 from obc.data import Batch, Images
 from obc.errors import ObcError
+from obc.running.randomness import seed_all
 from obc.tuning.augment import Augment
 from obc.tuning.evaluate import moved
 from obc.tuning.recipe import Recipe
-from obc.tuning.seeds import seed_all
 
 
 class Feed:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from obc.data import Images
+from obc.disk import digest
 from obc.errors import ObcError
 from obc.tuning.checkpoint import write_json
 from obc.tuning.recipe import Recipe
@@ -29,26 +28,11 @@ def describe(
     return {
         "format": FORMAT,
         "recipe": recipe.model_dump(mode="json"),
-        "weights": fingerprint(weights),
+        "weights": digest.of_tensors(weights),
         "data": images or {"batches": len(train)},
         "teacher": teacher,
         "processes": world,
     }
-
-
-def fingerprint(weights: Mapping[str, Tensor]) -> str:
-    """A sum over names, shapes and every bit.
-
-    >>> a, b = (fingerprint({"w": torch.tensor([v])}) for v in (1.0, 2.0))
-    >>> a == b
-    False
-    """
-    total = hashlib.sha256()
-    for name in sorted(weights):
-        tensor = weights[name].detach().cpu().contiguous()
-        total.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
-        total.update(tensor.reshape(-1).view(torch.uint8).numpy().data if tensor.numel() else b"")
-    return total.hexdigest()
 
 
 def claim(folder: Path, about: dict[str, Any], resume: bool) -> None:

@@ -13,7 +13,8 @@ from torch import nn
 from obc.equivalent.attach import is_equivalent
 from obc.equivalent.merge import merge
 from obc.errors import ObcError
-from obc.tuning import checkpoint, folder, seeds
+from obc.running import randomness as seeds
+from obc.tuning import checkpoint, folder
 from obc.tuning.evaluate import Score, counted, scored
 from obc.tuning.feed import Feed
 from obc.tuning.learner import Learner

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from obc.errors import ObcError
-from obc.trace.sites import Member, Site, Sites
-from obc.trace.tracer import trace
+from obc.tracing.sites import Member, Site, Sites
+from obc.tracing.tracer import trace
 from obc.tuning.recipe import Recipe
 from obc.tuning.trainer import Tuned, finetune
 

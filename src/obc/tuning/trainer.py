@@ -11,7 +11,7 @@ from typing import Any
 from torch import nn
 
 from obc.errors import ObcError
-from obc.tuning import seeds
+from obc.running import randomness as seeds
 from obc.tuning.evaluate import Score
 from obc.tuning.recipe import Recipe
 

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 import obc
-from obc.planning.plan import PlanCost, PlanStep
+from obc.plans.plan import PlanCost, PlanStep
 from tests.files.attacks import files, plans, tensors
 from tests.reference import random_kept
 

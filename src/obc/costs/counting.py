@@ -1,0 +1,98 @@
+"""What a model costs: multiply-accumulates and parameters, per layer and in all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
+
+from obc.running.forward import forward
+from obc.running.modules import ModuleStack
+from obc.running.snapshot import unchanged
+
+
+@dataclass(frozen=True)
+class LayerCost:
+    """One layer's own share, without the layers inside it."""
+
+    macs: int
+    params: int
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Multiply-accumulates for one run of the example, and parameters; `layers` by name."""
+
+    macs: int
+    params: int
+    layers: dict[str, LayerCost]
+
+    def __str__(self) -> str:
+        return f"{self.macs / 1e9:.3f} G MACs, {self.params / 1e6:.3f} M parameters"
+
+
+def cost(model: nn.Module, example: Any) -> Cost:
+    """Count what one run costs; the products inside attention are included.
+
+    >>> cost(nn.Linear(10, 5), __import__("torch").zeros(2, 10)).macs
+    100
+    """
+    counter = _Counter(model)
+    with unchanged(model), counter:
+        forward(model, example)
+    own = {name: 0 for name, _ in model.named_modules()}
+    for name, p in model.named_parameters():  # a shared parameter counts where it is first
+        own[name.rpartition(".")[0]] += p.numel()
+    layers = {
+        name: LayerCost(counter.macs.get(name, 0), own[name])
+        for name in own
+        if own[name] or name in counter.macs
+    }
+    params = sum(p.numel() for p in model.parameters())
+    return Cost(sum(counter.macs.values()), params, layers)
+
+
+class _Counter(TorchDispatchMode):
+    """Adds up what torch's own formulas say of each operator, by the module that called it."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.macs: dict[str, int] = {}
+        self._stack = ModuleStack(model)
+
+    def __enter__(self) -> Any:
+        self._stack.start()
+        return super().__enter__()
+
+    def __exit__(self, *exception: Any) -> None:
+        super().__exit__(*exception)
+        self._stack.stop()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        out = func(*args, **kwargs)
+        macs = operator_macs(func, args, kwargs, out)
+        if macs:
+            name = self._stack.path
+            self.macs[name] = self.macs.get(name, 0) + macs
+        return out
+
+
+def operator_macs(func: Any, args: Any, kwargs: Any, out: Any) -> int:
+    """What one call of an operator costs."""
+    if "scaled_dot_product" in func._schema.name:  # torch's formulas leave the CPU kernel out
+        query, key, value = args[:3]
+        rows: int = query[..., 0].numel()
+        return rows * int(key.shape[-2]) * int(query.shape[-1] + value.shape[-1])
+    if func._schema.name == "aten::mkldnn_rnn_layer":
+        steps: int = args[0][..., 0].numel()
+        return steps * int(args[1].numel() + args[2].numel())
+    formula = flop_registry.get(func.overloadpacket)
+    return int(formula(*args, **kwargs, out_val=out)) // 2 if formula is not None else 0

@@ -1,0 +1,1 @@
+"""Files: written whole, read with suspicion, recognised by their digest."""

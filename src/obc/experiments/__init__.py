@@ -1,0 +1,1 @@
+"""Comparisons over criteria, seeds and budgets."""

@@ -1,0 +1,255 @@
+"""Criteria side by side: same model, grouping and budget, no fine-tuning, repeated over seeds."""
+
+from __future__ import annotations
+
+import copy
+import csv
+import io
+import itertools
+import re
+import shutil
+import statistics
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+from torch import Tensor, nn
+
+from obc.criteria.reduce import AGGREGATORS, NORMALIZERS
+from obc.criteria.score import score
+from obc.disk import digest
+from obc.disk.reading import parse, read_bytes
+from obc.equivalent.apply import apply
+from obc.errors import ObcError, closest
+from obc.plans.plan import Plan, PlanCost
+from obc.reporting.record import Curve, Point
+from obc.search.planner import plan
+from obc.search.ranking import SCOPES
+from obc.tracing.tracer import trace
+from obc.tuning.checkpoint import write_json
+from obc.tuning.evaluate import evaluate
+
+CRITERIA = ("random", "l1", "l2", "bn_scale", "fpgm", "whc", "taylor", "hessian", "jacobian")
+SHARES = (0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2)
+
+Loss = Callable[[Any, Any], Tensor]
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One line of a comparison: what is different for it, as options of `obc.plan`."""
+
+    name: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def file(self) -> str:
+        return re.sub(r"\W+", "-", self.name).strip("-")
+
+
+def criteria(names: Iterable[str]) -> list[Variant]:
+    return [Variant(name, {"criterion": name}) for name in names]
+
+
+def ablation(name: str, rows: int, step: float) -> list[Variant]:
+    """The variants of one ablation of the Jacobian Criterion, around these rows N and step p.
+
+    >>> [v.name for v in ablation("scope", 10, 0.02)]
+    ['global', 'local', 'isomorphic']
+    >>> [v.settings["rows"] for v in ablation("rows", 10, 0.02)]
+    [1, 2, 5, 10, 20]
+    """
+    if name == "rows":
+        counts = sorted({max(1, round(rows * f)) for f in (0.1, 0.2, 0.5, 1, 2)})
+        return [Variant(f"N = {n}", {"rows": n}) for n in counts]
+    if name == "step":
+        shares = [min(step * f, 1.0) for f in (0.25, 0.5, 1, 2, 4)]
+        return [Variant(f"p = {p:.4g}", {"step": p}) for p in shares]
+    if name == "aggregate":
+        return [
+            Variant(f"{a}, normalised by {n}", {"aggregate": a, "normalize": n})
+            for a, n in itertools.product(AGGREGATORS, NORMALIZERS)
+        ]
+    if name == "norm":
+        return [
+            Variant("dense in γ and β", {"diagonal_norm": False}),
+            Variant("diagonal in γ and β", {"diagonal_norm": True}),
+        ]
+    if name == "scope":
+        return [Variant(scope, {"scope": scope}) for scope in SCOPES]
+    raise ObcError(
+        f"no ablation named '{name}'{closest(name, ABLATIONS)}; there are {', '.join(ABLATIONS)}"
+    )
+
+
+ABLATIONS = ("rows", "step", "aggregate", "norm", "scope")
+
+
+class CellPoint(BaseModel):
+    """One budget: the shares removed, and what the model is worth without tuning."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    target: str
+    channels: float
+    params: float
+    macs: float
+    accuracy: float
+    loss: float
+
+
+class Cell(BaseModel):
+    """One variant with one seed, whole or not there; `seconds` of CPU time for one scoring."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    format: Literal["obc.cell"] = "obc.cell"
+    version: Literal[1] = 1
+    variant: str
+    seed: int
+    model: str  # the digest of its weights
+    settings: dict[str, Any]
+    before: CellPoint
+    points: list[CellPoint]
+    seconds: float
+    steps: int
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What all variants have in common, and the folder of their cells.
+
+    `batches` can be gone through more than once; `settings` are options of `obc.plan`.
+    """
+
+    folder: Path
+    example: Any
+    batches: Iterable[Any]
+    loss: Loss
+    test: Any
+    targets: Sequence[str]
+    settings: Mapping[str, Any]
+
+    def cell(self, model: nn.Module, variant: Variant, seed: int) -> Cell:
+        """The cell from last time, or a new one; the model stays as it is."""
+        path = self.folder / "cells" / f"{variant.file}-{seed}.json"
+        settings = {**self.settings, **variant.settings, "seed": seed, "targets": [*self.targets]}
+        weights = digest.of_model(model)
+        if path.exists():
+            return _known(path, weights, settings)
+        aside = self.folder / "planning" / path.stem
+        plans = self._plans(model, {**self.settings, **variant.settings, "seed": seed}, aside)
+        found = Cell(
+            variant=variant.name,
+            seed=seed,
+            model=weights,
+            settings=settings,
+            before=self._point(model, None),
+            points=[self._point(model, own) for own in plans],
+            seconds=self._seconds(model, settings),
+            steps=len(plans[-1].history),
+        )
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_json(path, found.model_dump())
+        shutil.rmtree(aside, ignore_errors=True)
+        return found
+
+    def _plans(self, model: nn.Module, settings: dict[str, Any], aside: Path) -> list[Plan]:
+        found: list[Plan] = plan(
+            model,
+            self.example,
+            self.batches,
+            self.loss,
+            target=list(self.targets),
+            resume=aside,
+            **settings,
+        )
+        return found
+
+    def _point(self, model: nn.Module, own: Plan | None) -> CellPoint:
+        removed = {"channels": 0.0, "params": 0.0, "macs": 0.0}
+        if own is not None:
+            assert own.before is not None and own.after is not None
+            removed = _removed(own.before, own.after)
+            model = apply(copy.deepcopy(model), own)
+        judged = evaluate(model, self.test)
+        target = str(own.target) if own is not None else "whole"
+        return CellPoint(target=target, **removed, accuracy=judged.top1, loss=judged.loss)
+
+    def _seconds(self, model: nn.Module, settings: Mapping[str, Any]) -> float:
+        """CPU time of scoring the whole model once, after a first time that finds things out."""
+        names = ("criterion", "aggregate", "normalize", "diagonal_norm", "block")
+        chosen = {k: v for k, v in settings.items() if k in names}
+        sites = trace(model, self.example)
+        for rows in (1, settings["rows"]):
+            some = list(itertools.islice(iter(self.batches), rows))
+            start = time.process_time()
+            score(model, sites, some, self.loss, **chosen)
+        return time.process_time() - start
+
+
+def _removed(before: PlanCost, after: PlanCost) -> dict[str, float]:
+    return {
+        "channels": 1 - after.channels / before.channels,
+        "params": 1 - after.params / before.params,
+        "macs": 1 - after.macs / before.macs,
+    }
+
+
+def _known(path: Path, weights: str, settings: dict[str, Any]) -> Cell:
+    found = parse(Cell, read_bytes(path, "a cell"), path, "a cell")
+    if found.model != weights:
+        raise ObcError(f"{path} is of a model with other weights; choose another folder")
+    for key in settings.keys() | found.settings.keys():
+        if settings.get(key) != found.settings.get(key):
+            raise ObcError(
+                f"{path} was made with another {key}: {found.settings.get(key)!r}, "
+                f"not {settings.get(key)!r}; choose another folder"
+            )
+    return found
+
+
+def curve(cells: Sequence[Cell]) -> Curve:
+    """Mean and standard deviation over the seeds of one variant."""
+    columns = zip(*([c.before, *c.points] for c in cells), strict=True)
+    return Curve(
+        criterion=cells[0].variant,
+        points=[_mean(column) for column in columns],
+        seeds=len(cells),
+        seconds=statistics.mean(c.seconds for c in cells),
+    )
+
+
+def _mean(points: Sequence[CellPoint]) -> Point:
+    accuracy, loss = [p.accuracy for p in points], [p.loss for p in points]
+    return Point(
+        channels=statistics.mean(p.channels for p in points),
+        params=statistics.mean(p.params for p in points),
+        macs=statistics.mean(p.macs for p in points),
+        accuracy=statistics.mean(accuracy),
+        accuracy_std=_deviation(accuracy),
+        loss=statistics.mean(loss),
+        loss_std=_deviation(loss),
+    )
+
+
+def _deviation(values: Sequence[float]) -> float:
+    """Of a sample; nothing is known of the spread of one."""
+    return statistics.stdev(values) if len(values) > 1 else 0.0
+
+
+def as_csv(cells: Iterable[Cell]) -> str:
+    """Every measured point, one a line; shares are those removed."""
+    text = io.StringIO()
+    names = [n for n in CellPoint.model_fields]
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["variant", "seed", *names, "scoring CPU seconds", "steps"])
+    for cell in cells:
+        for point in (cell.before, *cell.points):
+            values = [getattr(point, n) for n in names]
+            rounded = [f"{v:.6g}" if isinstance(v, float) else v for v in values]
+            writer.writerow([cell.variant, cell.seed, *rounded, f"{cell.seconds:.6g}", cell.steps])
+    return text.getvalue()

@@ -1,1 +1,0 @@
-"""What to remove: targets, costs and plans."""

@@ -1,0 +1,1 @@
+"""What is to be removed: plans, their JSON and their summary."""

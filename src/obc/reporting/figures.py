@@ -1,0 +1,193 @@
+"""From a record to its figures; a part that is not there gives none."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from obc.reporting.axes import short
+from obc.reporting.charts import Chart, Line, Style, histogram, lines, styles
+from obc.reporting.record import Curve, Heat, Record, Scores, Step, Tuning
+
+_INK = (42, 120, 214)  # --c1; the map's strength is in its alpha, so that any background shows
+REMOVED = (("channels", "channels"), ("params", "parameters"), ("macs", "MACs"))
+
+
+@dataclass(frozen=True)
+class Inner:
+    """The bar of one plan, in per cent of the longest; plans have shades 1 to 4 of one colour."""
+
+    plan: str
+    width: int
+    share: float
+    shade: int
+
+
+@dataclass(frozen=True)
+class Bars:
+    """One row: a bar, its value in words, and the bars that lie in it."""
+
+    name: str
+    before: str
+    share: float
+    after: list[Inner]
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A heat map as a PNG in a data URL, with the places of the lines between filters."""
+
+    layer: str
+    note: str
+    url: str
+    side: int
+    between: list[int]
+    most: str
+
+
+def widths(record: Record) -> list[Bars]:
+    """Each site before, and after each plan."""
+    if record.widths is None or not record.widths.before:
+        return []
+    found, longest = record.widths, max(record.widths.before.values()) or 1
+    return [
+        Bars(
+            name,
+            str(before),
+            100 * before / longest,
+            [
+                Inner(plan, after[name], 100 * after[name] / longest, min(number, 4))
+                for number, (plan, after) in enumerate(found.after.items(), 1)
+            ],
+        )
+        for name, before in found.before.items()
+    ]  # fmt: skip
+
+
+def step_charts(steps: Sequence[Step]) -> list[Chart]:
+    """What is left of MACs, parameters and channels, and what is measured on the way."""
+    if len(steps) < 2:
+        return []
+    number = [float(s.step) for s in steps]
+    kinds: list[tuple[str, Callable[[Step], int]]] = [
+        ("MACs", lambda s: s.macs),
+        ("parameters", lambda s: s.params),
+        ("channels", lambda s: s.channels),
+    ]
+    left = [
+        Line(name, number, [100 * of(s) / of(steps[0]) for s in steps], Style(False, colour))
+        for colour, (name, of) in enumerate(kinds, 1)
+        if of(steps[0])
+    ]
+    charts = [lines("What is left, %", "step", left, whole=True, zero=True)] if left else []
+    measured: list[tuple[str, Callable[[Step], float | None], float | None]] = [
+        ("Accuracy, %", lambda s: s.accuracy, 100.0),
+        ("Loss", lambda s: s.loss, None),
+    ]
+    for title, value, most in measured:
+        known = [(float(s.step), v) for s in steps if (v := value(s)) is not None]
+        if len(known) > 1:
+            xs, ys = zip(*known, strict=True)
+            line = Line(title.partition(",")[0].lower(), xs, ys, Style(False, 1))
+            charts.append(lines(title, "step", [line], whole=True, log=most is None, most=most))
+    return charts
+
+
+def score_charts(scores: Sequence[Scores]) -> list[Chart]:
+    """One histogram for each criterion, with its cut."""
+    chosen = styles([s.criterion for s in scores])
+    return [
+        histogram(
+            s.criterion,
+            "score, logarithmic" if s.log else "score",
+            s.edges,
+            s.counts,
+            log=s.log,
+            cut=s.cut,
+            colour=chosen[s.criterion].colour,
+            note=f"{s.zeros} more channels have the score 0" if s.zeros else "",
+        )
+        for s in scores
+    ]
+
+
+def tuning_charts(curves: Sequence[Tuning]) -> list[tuple[str, list[Chart]]]:
+    """For each plan: accuracy, loss and learning rate of all its curves."""
+    chosen = styles(list(dict.fromkeys(c.name for c in curves)))
+    found = []
+    for plan in dict.fromkeys(c.plan for c in curves):
+        own = [c for c in curves if c.plan == plan]
+        charts = []
+        for title, key, most in (
+            ("Accuracy, %", "accuracy", 100.0),
+            ("Training loss", "loss", None),
+            ("Learning rate", "lr", None),
+        ):
+            drawn = []
+            for c in own:
+                known = [(e.epoch, v) for e in c.epochs if (v := getattr(e, key)) is not None]
+                if known:
+                    xs, ys = zip(*known, strict=True)
+                    drawn.append(Line(c.name, xs, ys, chosen[c.name]))
+            if drawn:
+                charts.append(
+                    lines(title, "epoch", drawn, whole=True, log=key == "loss", most=most)
+                )
+        found.append((plan, charts))
+    return found
+
+
+def comparison_charts(curves: Sequence[Curve]) -> list[Chart]:
+    """Accuracy, then loss, over what was removed."""
+    found = []
+    for of, title, most in (("accuracy", "Accuracy, %", 100.0), ("loss", "Loss", None)):
+        for key, words in REMOVED:
+            drawn = comparison_lines(curves, key, of)
+            if drawn:
+                label = f"{words} removed, %"
+                found.append(lines(title, label, drawn, log=of == "loss", most=most))
+    return found
+
+
+def comparison_lines(curves: Sequence[Curve], key: str, of: str) -> list[Line]:
+    """Accuracy or loss of each criterion over one kind of what was removed, in per cent."""
+    chosen = styles([c.criterion for c in curves])
+    found = []
+    for curve in curves:
+        points = sorted(
+            (100 * getattr(p, key), getattr(p, of), getattr(p, f"{of}_std") or 0.0)
+            for p in curve.points
+            if getattr(p, of) is not None
+        )
+        if points:
+            x, y, spread = zip(*points, strict=True)
+            found.append(Line(curve.criterion, x, y, chosen[curve.criterion], spread))
+    return sorted(found, key=lambda line: line.style)
+
+
+def times(curves: Sequence[Curve]) -> list[Bars]:
+    """Seconds per scoring step."""
+    known = [(c.criterion, c.seconds) for c in curves if c.seconds is not None]
+    longest = max((s for _, s in known), default=0.0) or 1.0
+    return [Bars(name, f"{s:.3g} s", 100 * s / longest, []) for name, s in known]
+
+
+def picture(heat: Heat) -> Picture:
+    """The map as an image: strength goes with the square root, or large values hide the rest."""
+    from matplotlib.image import imsave  # takes long to load
+
+    values = np.asarray(heat.values)
+    most = float(values.max())
+    image = np.empty((*values.shape, 4), dtype=np.uint8)
+    image[..., :3] = _INK
+    image[..., 3] = np.rint(255 * np.sqrt(values / (most or 1.0)))
+    buffer = io.BytesIO()
+    imsave(buffer, image, format="png")
+    url = "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
+    side = len(values)
+    between = list(range(heat.block, side, heat.block)) if heat.block else []
+    return Picture(heat.layer, heat.note, url, side, between, short(most))

@@ -1,0 +1,126 @@
+"""`obc.report`: one HTML page that needs nothing but itself."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from obc.disk.writing import write
+from obc.reporting import charts, figures
+from obc.reporting.axes import short
+from obc.reporting.record import Latency, Record
+
+PAGE = "report.html"
+
+
+def report(folder: str | os.PathLike[str]) -> Path:
+    """Draw `report.html` from the `record.json` in a run's folder; returns the page's path.
+
+    The page works from disk, without network or scripts, in light and dark, on paper and phones.
+
+    >>> import tempfile
+    >>> folder = tempfile.mkdtemp()
+    >>> _ = Record(title="a run", command="obc demo").save(folder)
+    >>> report(folder).name
+    'report.html'
+    """
+    path = Path(folder) / PAGE
+    text = page(Record.load(folder)).encode()
+    write(path, lambda aside: aside.write_bytes(text))
+    return path
+
+
+def page(record: Record) -> str:
+    """The page as text; everything from the record is escaped."""
+    drawing = Environment(
+        loader=PackageLoader("obc.report"), autoescape=True, undefined=StrictUndefined
+    )
+    size = {
+        "width": charts.WIDTH, "height": charts.HEIGHT, "left": charts.LEFT,
+        "right": charts.RIGHT, "top": charts.TOP, "bottom": charts.BOTTOM,
+    }  # fmt: skip
+    return drawing.get_template("page.html").render(
+        record=record,
+        size=size,
+        facts=_facts(record),
+        made=_made(record),
+        table=_table(record.latency),
+        widths=figures.widths(record),
+        steps=figures.step_charts(record.steps),
+        scores=figures.score_charts(record.scores),
+        tuning=figures.tuning_charts(record.tuning),
+        comparison=figures.comparison_charts(record.comparison),
+        times=figures.times(record.comparison),
+        seeds=_seeds(record),
+        heats=[figures.picture(h) for h in record.heats],
+    )
+
+
+def _seeds(record: Record) -> int | None:
+    """Over how many seeds the comparison was repeated, if all its curves agree."""
+    found = {c.seeds for c in record.comparison}
+    return found.pop() if len(found) == 1 else None
+
+
+def _facts(record: Record) -> list[str]:
+    day, _, clock = record.created.replace("+00:00", " UTC").partition("T")
+    return [fact for fact in (record.model, record.data, f"{day} {clock}".strip()) if fact]
+
+
+def _made(record: Record) -> list[tuple[str, str]]:
+    found: list[tuple[str, object]] = [
+        ("model", record.model),
+        ("data", record.data),
+        ("seed", record.seed),
+        ("commit", record.commit),
+    ]
+    if record.environment is not None:
+        own = record.environment
+        found += [
+            ("machine", own.machine),
+            ("cores, threads used", f"{own.cores}, {own.threads}"),
+            ("system", own.system),
+            ("Python", own.python),
+            ("torch", own.torch),
+            ("obc", own.obc),
+        ]
+    found.append(("made", record.created))
+    return [(name, str(value)) for name, value in found if value is not None]
+
+
+@dataclass(frozen=True)
+class _Row:
+    name: str
+    cells: list[tuple[str, str]]
+
+
+@dataclass(frozen=True)
+class _Table:
+    heads: list[str]
+    rows: list[_Row]
+
+
+def _table(models: list[Latency]) -> _Table:
+    """Columns that any model fills; what became smaller is also told as a factor of the first."""
+    columns = [
+        ("accuracy", "accuracy", lambda v: f"{v:.2f} %", False),
+        ("MACs", "macs", short, True),
+        ("parameters", "params", short, True),
+        ("on disk", "size", lambda v: f"{short(v)}B", True),
+        ("time", "milliseconds", lambda v: f"{v:.3g} ms", True),
+    ]
+    used = [c for c in columns if any(getattr(m, c[1]) is not None for m in models)]
+    rows = []
+    for m in models:
+        cells = []
+        for _, key, text, relative in used:
+            value, first = getattr(m, key), getattr(models[0], key)
+            factor = ""
+            if relative and value and first and m is not models[0]:
+                factor = f"÷ {first / value:.2f}"
+            cells.append(("" if value is None else text(value), factor))
+        rows.append(_Row(m.name, cells))
+    return _Table([c[0] for c in used], rows)

@@ -1,0 +1,1 @@
+"""Running a model and leaving no trace: forward passes, snapshots, comparisons, time, processes."""

@@ -1,0 +1,131 @@
+"""Running a model as it is, in eval mode, and leaving nothing behind."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+
+class _Writes(TorchDispatchMode):
+    """Keeps what was in a tensor of the model or the example before it is first written to."""
+
+    def __init__(self, tensors: list[Tensor]) -> None:
+        super().__init__()
+        self._held = {t.untyped_storage()._cdata: t for t in tensors}
+        self._before: dict[int, tuple[Tensor, Tensor]] = {}
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func._schema.is_mutable:
+            for x in tree_leaves((args, kwargs)):
+                if isinstance(x, Tensor):
+                    self._keep(x.untyped_storage()._cdata)
+        return func(*args, **(kwargs or {}))
+
+    def _keep(self, storage: int) -> None:
+        if storage in self._held and storage not in self._before:
+            held = self._held[storage]
+            self._before[storage] = (held, held.detach().clone())
+
+    def undo(self) -> None:
+        with torch.no_grad():
+            for tensor, value in self._before.values():
+                if not tensor.is_meta:
+                    tensor.copy_(value)
+
+
+class _Yes(TorchDispatchMode):
+    """Tensors on the meta device have no values; a model that asks for one is told "yes", or 1.
+
+    Models ask whether a mask is all ones, a sequence not packed: the plain case is a yes.
+    """
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is not torch.ops.aten._local_scalar_dense.default or not args[0].is_meta:
+            return func(*args, **(kwargs or {}))
+        warnings.warn(
+            "the model asks for a value that a meta tensor does not have; took 1", stacklevel=2
+        )
+        return torch.ones((), dtype=args[0].dtype).item()
+
+
+def forward(model: nn.Module, example: Any) -> Any:
+    """Run a model on an example in eval mode, without gradients, leaving the random state alone."""
+    args, kwargs = arguments(example)
+    with quiet(model, example):
+        return model(*args, **kwargs)
+
+
+def arguments(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Positional and keyword arguments from what a user may pass as an example."""
+    if isinstance(example, Mapping):
+        return (), dict(example)
+    if isinstance(example, (tuple, list)):
+        return tuple(example), {}
+    return (example,), {}
+
+
+@contextmanager
+def quiet(model: nn.Module, example: Any) -> Iterator[None]:
+    """Eval mode, no gradients, no fused attention; what the run overwrites is put back."""
+    modules = list(model.modules())
+    modes = [(m, m.training) for m in modules]
+    tensors = [p for m in modules for p in m._parameters.values() if p is not None]
+    buffers = [b for m in modules for b in m._buffers.values() if b is not None]
+    inputs = [t for t in tree_leaves(example) if isinstance(t, Tensor)]
+    writes = _Writes([*tensors, *buffers, *inputs])
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    for module, _ in modes:
+        module.training = False
+    devices = {p.device for p in tensors if p.device.type not in ("cpu", "meta")}
+    answers = _Yes() if any(p.is_meta for p in tensors) else nullcontext()
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices=list(devices)), answers, writes:
+            yield
+    finally:
+        writes.undo()
+        torch.backends.mha.set_fastpath_enabled(fast)
+        for module, training in modes:
+            module.training = training
+
+
+def outputs(value: Any) -> list[Tensor]:
+    """The tensors a model returns, also in tuples, lists, dicts and dataclasses; no caches."""
+    if isinstance(value, Tensor):
+        return [value]
+    if isinstance(value, Mapping):
+        return [t for v in value.values() for t in outputs(v)]
+    if isinstance(value, (tuple, list)):
+        return [t for v in value for t in outputs(v)]
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return [t for f in dataclasses.fields(value) for t in outputs(getattr(value, f.name))]
+    return []
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Eval mode inside; each module's own mode afterwards."""
+    modes = [(m, m.training) for m in model.modules()]
+    for module, _ in modes:
+        module.training = False
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode

@@ -1,0 +1,60 @@
+"""A model as it is now, and the way back to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+
+
+class Snapshot:
+    """A model as it is now: classes, tensors, attributes, hooks, modes; `restore` puts all back.
+
+    The tensors themselves are not copied, except for buffers, which a forward pass may write to.
+
+    >>> net = nn.Sequential(nn.Linear(4, 2))
+    >>> before = Snapshot(net)
+    >>> net[0] = nn.Identity()
+    >>> before.restore()
+    >>> net
+    Sequential(
+      (0): Linear(in_features=4, out_features=2, bias=True)
+    )
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        # A parametrization gives its module a class of its own, so classes are kept as well.
+        self._modules = [(m, m.__class__, dict(m.__dict__)) for m in model.modules()]
+        # Parameters, buffers, children and hooks live in dictionaries, which keep their identity.
+        self._dicts = [
+            (value, dict(value))
+            for _, _, state in self._modules
+            for value in state.values()
+            if isinstance(value, dict)
+        ]
+        self._buffers = [(b, b._version, b.clone()) for b in model.buffers() if not b.is_meta]
+
+    def restore(self) -> None:
+        """Put everything back; what came after the snapshot is gone."""
+        for module, kind, _ in self._modules:
+            module.__class__ = kind
+        states = [(m.__dict__, state) for m, _, state in self._modules]
+        for live, saved in (*states, *self._dicts):
+            live.clear()
+            live.update(saved)
+        with torch.no_grad():
+            for buffer, version, value in self._buffers:
+                if buffer._version != version:
+                    buffer.copy_(value)
+
+
+@contextmanager
+def unchanged(model: nn.Module) -> Iterator[None]:
+    """Whatever happens inside, the model is afterwards as it was."""
+    before = Snapshot(model)
+    try:
+        yield
+    finally:
+        before.restore()

@@ -1,0 +1,1 @@
+"""Algorithm 1: score, rank, remove, until the target is met."""

@@ -1,0 +1,110 @@
+"""What is within reach: costs by the counts that sites keep, and whether these meet a target."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor, nn
+
+from obc.costs import latency
+from obc.costs.cost_model import Costs
+from obc.costs.targets import Target
+from obc.errors import ObcError
+from obc.plans.plan import PlanCost
+from obc.search.landing import evenly, land
+from obc.search.working import Working
+from obc.tracing.sites import Sites
+
+
+class Reach:
+    """The costs of a model in a target's unit, from all channels down to the floors.
+
+    `levels` are the counts that each site may have; `seconds` the time of the model as it is.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        example: Any,
+        sites: Sites,
+        levels: Sequence[Sequence[int]],
+        costs: Costs,
+        unit: str,
+        seconds: float | None,
+    ) -> None:
+        self._model, self._example, self._sites = model, example, sites
+        self.levels, self._costs, self.unit = levels, costs, unit
+        self.in_time = unit == "latency"
+        # Time cannot be told from counts; where it is asked for, MACs stand in for it.
+        self.price = costs.of("macs" if self.in_time else unit)
+        self.before = self.cost([s.size for s in sites], seconds)
+        self.whole = float(seconds if seconds is not None else getattr(self.before, unit))
+
+    def limit(self, target: Target) -> float:
+        return target.limit(self.whole)
+
+    def cost(self, counts: Sequence[int], seconds: float | None = None) -> PlanCost:
+        row = torch.tensor([list(counts)])
+        return PlanCost(
+            macs=int(self._costs.macs(row)),
+            params=int(self._costs.params(row)),
+            channels=int(self._costs.channels(row)),
+            seconds=seconds,
+        )
+
+    def value(self, counts: Sequence[int]) -> float:
+        return float(self.price(torch.tensor([list(counts)])))
+
+    def savings(self, counts: Sequence[int], portions: Sequence[int]) -> Tensor:
+        """What one channel of each site saves now, if it goes in portions of so many."""
+        now, portion = torch.tensor(list(counts)), torch.tensor(list(portions))
+        less = now - torch.diag(portion)
+        return (self.price(now[None]) - self.price(less)).double() / portion.clamp_min(1)
+
+    def feasible(self, targets: Sequence[Target]) -> list[list[int]]:
+        """For each target, loosest first, counts that meet it, found before any work; or an error.
+
+        Each target is tried by itself and, so that plans are nested, below the counts of the one
+        before. Only the former is a reason to refuse: the run may come to other counts. Time is
+        measured once, with every site at its floor.
+        """
+        floor = [own[-1] for own in self.levels]
+        if self.in_time:
+            self._check_time(targets, floor)
+            return [floor for _ in targets]
+        found, below = [], self.levels
+        for target in targets:
+            if self.value(floor) > self.limit(target):
+                self.refuse(target, self.value(floor))
+            levels = below
+            landing = land(self.price, levels, [], evenly(levels), self.limit(target))
+            if not landing.met:
+                levels = self.levels
+                landing = land(self.price, levels, [], evenly(levels), self.limit(target))
+            if not landing.met:
+                self.refuse(target, landing.value)
+            found.append([own[p] for own, p in zip(levels, landing.places, strict=True)])
+            below = [own[p:] for own, p in zip(levels, landing.places, strict=True)]
+        return found
+
+    def refuse(self, target: Target, value: float) -> NoReturn:
+        if value > self.limit(target) and value == self.value([own[-1] for own in self.levels]):
+            why = "with every site at its floor there is still more left"
+        else:
+            why = "its channels are too coarse to land within 0.5% of it"
+        nearest = target.like(self.whole, value)
+        raise ObcError(f"{target} cannot be met: {why}; the nearest that can is {nearest}")
+
+    def _check_time(self, targets: Sequence[Target], floor: Sequence[int]) -> None:
+        smallest = Working(self._model, self._sites, as_it_is=True)
+        smallest.remove({s.name: range(n, s.size) for s, n in zip(self._sites, floor, strict=True)})
+        least = latency.seconds(smallest.model, self._example)
+        for target in targets:
+            if least > self.limit(target):
+                gain = self.before.macs / max(1, self.cost(floor).macs)
+                raise ObcError(
+                    f"{target} cannot be met: with every site at its floor there are {gain:.3g}x "
+                    f"fewer MACs, but the model runs only {self.whole / least:.3g}x as fast"
+                )

@@ -1,0 +1,55 @@
+"""What went in which step of a run, and what there is to say about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from obc.plans.plan import PlanCost, PlanStep
+from obc.search.ranking import Chunk
+from obc.tracing.sites import Sites
+
+_FELL = 0.05  # MACs that fall by this share should show in the time
+
+
+def gone_by(history: Iterable[PlanStep]) -> dict[str, dict[int, float]]:
+    """All channels removed so far with their scores, by site."""
+    found: dict[str, dict[int, float]] = {}
+    for step in history:
+        for name, channels in step.restored.items():
+            for channel in channels:
+                del found[name][channel]
+        for name, channels in step.removed.items():
+            scores = step.scores[name]
+            found.setdefault(name, {}).update(zip(channels, scores, strict=True))
+    return found
+
+
+def by_site(chunks: Iterable[Chunk], sites: Sites) -> dict[str, list[tuple[int, float]]]:
+    """Channels with their scores, by site, in the order in which they go."""
+    found: dict[str, list[tuple[int, float]]] = {}
+    for chunk in chunks:
+        own = found.setdefault(sites[chunk.site].name, [])
+        own += zip(chunk.channels, chunk.scores, strict=True)
+    return found
+
+
+def notes(before: PlanCost, history: Sequence[PlanStep]) -> list[str]:
+    """MACs and time side by side, and where the one falls without the other."""
+    costs = [before, *(step.after for step in history)]
+    after = costs[-1]
+    if before.seconds is None or after.seconds is None:
+        return []
+    macs, time = before.macs / max(after.macs, 1), before.seconds / after.seconds
+    found = [f"{macs:.3g}x fewer MACs, {time:.3g}x less time on this machine"]
+    best = before
+    for number, now in enumerate(costs[1:], 1):
+        assert now.seconds is not None and best.seconds is not None
+        if now.seconds < best.seconds:
+            best = now
+        elif now.macs < best.macs * (1 - _FELL):
+            found.append(
+                f"at step {number} MACs had fallen by {1 - now.macs / best.macs:.0%} "
+                "without any gain in time"
+            )
+            best = now
+    return found

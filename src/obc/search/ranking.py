@@ -1,0 +1,119 @@
+"""In which order channels go: by score, or by score per saved cost, over one scope or another."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from obc.errors import ObcError
+from obc.tracing.sites import Site, Sites
+
+SCOPES = ("global", "local", "isomorphic")
+RANKS = ("score", "score/cost")
+
+
+class Chunk(NamedTuple):
+    """Channels of one site that go together: one, or as many as `round_to` asks for."""
+
+    site: int
+    channels: tuple[int, ...]
+    scores: tuple[float, ...]
+
+
+def allowed_counts(site: Site, floor: int, round_to: int) -> list[int]:
+    """How many channels a site may keep, from all of them down to its floor.
+
+    With `round_to`, what is left of the site's layers is a multiple of it: a head of 64 channels
+    is one already, and four filters of a group convolution are half of eight.
+
+    >>> from obc.tracing.sites import Member
+    >>> one = Member("a", "weight", 0, "out", torch.arange(20).view(20, 1))
+    >>> allowed_counts(Site("a", 20, (one,)), 3, 8)
+    [20, 16, 8]
+    """
+    width = next((m.index.shape[1] for m in site.members if m.role == "out"), 1)
+    unit = round_to // math.gcd(width, round_to)
+    highest = (site.size - 1) // unit * unit
+    return [site.size, *(n for n in range(highest, 0, -unit) if n >= floor)]
+
+
+def kinds(sites: Sites, model: nn.Module) -> list[int]:
+    """A number for each site; sites whose layers play the same parts have the same."""
+    seen: dict[tuple[tuple[str, ...], ...], int] = {}
+    found = []
+    for site in sites:
+        parts = sorted(
+            (type(model.get_submodule(m.layer)).__name__, m.param, str(m.dim), m.role)
+            for m in site.members
+        )
+        found.append(seen.setdefault(tuple(parts), len(seen)))
+    return found
+
+
+def chunks_of(site: int, kept: Sequence[int], scores: Tensor, levels: Sequence[int]) -> list[Chunk]:
+    """A site's channels from the lowest score up, in the portions its allowed counts ask for."""
+    in_order, order = torch.sort(scores, stable=True)
+    values, channels = in_order.tolist(), [kept[i] for i in order.tolist()]
+    found, start = [], 0
+    for count in (n for n in levels if n < len(kept)):
+        end = len(kept) - count
+        own = tuple(values[start:end])
+        if not all(map(math.isfinite, own)):
+            break  # a score of infinity means that the channel stays
+        found.append(Chunk(site, tuple(channels[start:end]), own))
+        start = end
+    return found
+
+
+def ranked(
+    chunks: Sequence[Sequence[Chunk]],
+    scope: str,
+    kind: Sequence[int],
+    sizes: Sequence[int],
+    kept: Sequence[int],
+    savings: Tensor | None,
+) -> list[Chunk]:
+    """All chunks, the first to go first.
+
+    `savings` is what one channel of each site saves now. Over a local scope every site loses the
+    same share, over an isomorphic one every kind of site does.
+    """
+
+    keyed: list[tuple[float, Chunk]] = []
+    for own in chunks:
+        key = -math.inf
+        for chunk in own:
+            value = sum(chunk.scores) / len(chunk.scores)
+            if savings is not None:
+                saving = float(savings[chunk.site])
+                value = value / saving if saving > 0 else math.inf
+            key = max(key, value)  # rounding must not turn the order within a site around
+            keyed.append((key, chunk))
+    keyed.sort(key=lambda pair: pair[0])  # stable: equal scores stay in the order of the sites
+    every = [chunk for _, chunk in keyed]
+    if scope == "global":
+        return every
+    group = list(range(len(sizes))) if scope == "local" else list(kind)
+    total: dict[int, int] = {}
+    gone: dict[int, int] = {}
+    for site, g in enumerate(group):
+        total[g] = total.get(g, 0) + sizes[site]
+        gone[g] = gone.get(g, 0) + sizes[site] - kept[site]
+    shares = []
+    for chunk in every:
+        g = group[chunk.site]
+        gone[g] += len(chunk.channels)
+        shares.append((gone[g] / total[g], chunk))
+    shares.sort(key=lambda pair: pair[0])
+    return [chunk for _, chunk in shares]
+
+
+def check_scores(scores: Mapping[str, Tensor]) -> None:
+    """Refuse scores that cannot be ranked."""
+    for name, values in scores.items():
+        if torch.isnan(values).any():
+            raise ObcError(f"site '{name}': a score is not a number; channels cannot be ranked")

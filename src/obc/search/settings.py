@@ -1,0 +1,125 @@
+"""What `obc.plan` is told beside the target, checked before any work."""
+
+from __future__ import annotations
+
+import fnmatch
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from obc.criteria.criterion import Criterion, make
+from obc.criteria.reduce import check
+from obc.errors import ObcError, closest
+from obc.search.ranking import RANKS, SCOPES
+from obc.tracing.sites import Site, Sites
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The options of a run."""
+
+    criterion: str | Criterion
+    options: Mapping[str, Any]
+    aggregate: str
+    normalize: str
+    scope: str
+    rank: str
+    step: float
+    rows: int
+    carry: float
+    max_ratio: float | Mapping[str, float]
+    min_channels: int | Mapping[str, int]
+    round_to: int
+    ignore: Sequence[str]
+    seed: int
+
+    def __post_init__(self) -> None:
+        check(self.aggregate, self.normalize)
+        for name, value, known in (("scope", self.scope, SCOPES), ("rank", self.rank, RANKS)):
+            if value not in known:
+                raise ObcError(f"{name} must be one of {', '.join(known)}, not {value!r}")
+        if not 0 < self.step <= 1:
+            raise ObcError(f"step is a share of all channels, above 0 up to 1, not {self.step}")
+        if not 0 <= self.carry < 1:
+            raise ObcError(f"carry is from 0 up to, but not, 1, not {self.carry}")
+        for name, number in (("rows", self.rows), ("round_to", self.round_to)):
+            if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+                raise ObcError(f"{name} is a whole number from 1, not {number!r}")
+
+    def make_criterion(self) -> Criterion:
+        options = dict(self.options)
+        if self.criterion == "random":
+            options.setdefault("seed", self.seed)
+        return make(self.criterion, **options)
+
+    def floors(self, sites: Sites, model: nn.Module) -> list[int]:
+        """The least that each site keeps: all of it, where an ignored layer puts it out.
+
+        The trace itself ignores nothing, so that sites have the names that `obc.apply` will find.
+        """
+        for option in (self.max_ratio, self.min_channels):
+            for name in option if isinstance(option, Mapping) else ():
+                sites[name]  # an unknown name is an error that says which was meant
+        stay = self._ignored(model)
+        return [
+            site.size
+            if any(m.role != "in" and m.name.startswith(stay) for m in site.members)
+            else self._floor(site)
+            for site in sites
+        ]
+
+    def _ignored(self, model: nn.Module) -> tuple[str, ...]:
+        """What the names of ignored layers' parameters begin with."""
+        names = [n for n, _ in model.named_modules() if n]
+        found: list[str] = []
+        for pattern in self.ignore:
+            hits = fnmatch.filter(names, pattern)
+            if not hits:
+                raise ObcError(f"ignore: no layer named '{pattern}'{closest(pattern, names)}")
+            found += [f"{name}." for name in hits]
+        return tuple(found)
+
+    def _floor(self, site: Site) -> int:
+        ratio, least = self.max_ratio, self.min_channels
+        share = ratio.get(site.name, 1.0) if isinstance(ratio, Mapping) else ratio
+        count = least.get(site.name, 1) if isinstance(least, Mapping) else least
+        if not 0 <= share <= 1:
+            raise ObcError(f"max_ratio is a share from 0 to 1, not {share}")
+        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+            raise ObcError(f"min_channels is a whole number from 1, not {count!r}")
+        return min(site.size, max(count, site.size - math.floor(site.size * share + 1e-9)))
+
+    def described(self) -> dict[str, str | int | float | bool | None]:
+        """The settings as plain values, for the plan and to recognise a run by."""
+        criterion = self.criterion
+        name = criterion if isinstance(criterion, str) else _named(criterion)
+        return {
+            "criterion": name,
+            **{f"criterion.{k}": _plain(v) for k, v in sorted(self.options.items())},
+            "aggregate": self.aggregate,
+            "normalize": self.normalize,
+            "scope": self.scope,
+            "rank": self.rank,
+            "step": float(self.step),
+            "rows": self.rows,
+            "carry": float(self.carry),
+            "max_ratio": _plain(self.max_ratio),
+            "min_channels": _plain(self.min_channels),
+            "round_to": self.round_to,
+            "ignore": ", ".join(self.ignore),
+            "seed": self.seed,
+        }
+
+
+def _named(criterion: Criterion) -> str:
+    known = {k: v for k, v in sorted(vars(criterion).items()) if not k.startswith("_")}
+    return f"{type(criterion).__qualname__}({', '.join(f'{k}={v!r}' for k, v in known.items())})"
+
+
+def _plain(value: Any) -> str | int | float | bool | None:
+    if value is None or isinstance(value, (str, bool, int, float)):
+        return value
+    return str(dict(sorted(value.items()))) if isinstance(value, Mapping) else str(value)

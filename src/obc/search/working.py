@@ -1,0 +1,81 @@
+"""The working copy: a model that shrinks step by step, its sites sliced along, never re-traced."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from obc.criteria.layout import channels_last, may_be_channels_last
+from obc.tracing.narrow import kept_positions, narrow
+from obc.tracing.sites import Member, Sites, shapes_of
+from obc.tracing.trial import full
+
+
+class Working:
+    """A copy of a model with its sites, and the original index of every channel that is left.
+
+    Unless it is to be `as_it_is`, its weights may lie in another order in memory, for speed.
+    """
+
+    def __init__(self, model: nn.Module, sites: Sites, as_it_is: bool = False) -> None:
+        self.model = copy.deepcopy(model)
+        self.sites = sites
+        self.kept = {s.name: torch.arange(s.size) for s in sites}
+        self._relaid = not as_it_is and may_be_channels_last(model, sites.example)
+        if self._relaid:
+            channels_last(self.model)
+
+    def remove(self, gone: Mapping[str, Sequence[int]]) -> dict[str, Tensor]:
+        """Cut channels, named by their original index; returns the places of those that stay."""
+        units = {}
+        for name, channels in gone.items():
+            if len(channels):
+                stays = ~torch.isin(self.kept[name], torch.tensor(list(channels)))
+                units[name] = stays.nonzero().reshape(-1)
+        left = kept_positions(self.model, self.sites, units)
+        narrow(self.model, self.sites, units, full, left)
+        if self._relaid:
+            channels_last(self.model)
+        self.sites = _sliced(self.sites, units, left, self.model)
+        for name, places in units.items():
+            self.kept[name] = self.kept[name][places]
+        return units
+
+
+def _sliced(
+    sites: Sites,
+    units: Mapping[str, Tensor],
+    left: Mapping[tuple[str, int], Tensor],
+    model: nn.Module,
+) -> Sites:
+    """The sites of the smaller model: fewer channels, and positions counted anew."""
+    moved: dict[tuple[str, int], Tensor] = {}
+    for key, stay in left.items():
+        moved[key] = torch.full((int(stay.max()) + 1,), -1)
+        moved[key][stay] = torch.arange(len(stay))
+
+    def follow(m: Member, places: Tensor | None) -> Member:
+        new = moved.get((m.name, m.dim))
+        if new is None:
+            return m
+        index = m.index if places is None else m.index[places]
+        return replace(m, index=new[index])
+
+    found = []
+    for site in sites:
+        places = units.get(site.name)
+        found.append(
+            replace(
+                site,
+                size=site.size if places is None else len(places),
+                members=tuple(follow(m, places) for m in site.members),
+                buffers=tuple(follow(m, places) for m in site.buffers),
+            )
+        )
+    return Sites(
+        found, sites.frozen, sites.untouched, shapes_of(model), sites.example, sites.wiring
+    )

@@ -1,0 +1,353 @@
+"""Run a model once while channel ids ride along with its data (fact 3 of the method page).
+
+Every dimension of every parameter gets ids, one per index. A tensor in flight carries *labels*:
+each label is an integer tensor of the same number of dimensions, of size 1 wherever the id does
+not change, so that `[1, 64, 1, 1]` labels the channels of `[8, 64, 32, 32]`. An id of -1 marks a
+position that no parameter stands for, such as padding.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import Path
+from types import FrameType
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from obc.running.modules import ModuleStack, named_tensors
+from obc.tracing.ledger import Ledger, Place
+
+# Recurrent layers check sizes in Python and C++ alike; nothing inside them may shrink.
+OPAQUE: tuple[type[nn.Module], ...] = (nn.RNNBase, nn.RNNCellBase)
+_NOT_USER_CODE = (
+    f"{Path(torch.__file__).parent}{os.sep}",
+    f"{Path(__file__).parent}{os.sep}",
+    str(Path(sysconfig.get_paths()["stdlib"]) / "contextlib.py"),
+)
+
+
+@dataclass(frozen=True)
+class Tracked:
+    """What is known of a tensor: its labels, and what went into it.
+
+    `origin` is "weight" if parameters did and no data, "buffer" if buffers alone did; `step` is
+    the number of the step that made it.
+    """
+
+    labels: tuple[Tensor, ...] = ()
+    origin: str = "data"
+    step: int = -1
+
+    @property
+    def weight(self) -> bool:
+        return self.origin == "weight"
+
+
+@dataclass
+class Leaf:
+    """A parameter or buffer of the model and the ids of each of its dimensions."""
+
+    name: str
+    tensor: Tensor
+    dims: tuple[Tensor | None, ...]
+    start: int  # its ids follow each other from here, dimension by dimension
+
+    @cached_property
+    def tracked(self) -> Tracked:
+        shape = [1] * len(self.dims)
+        views = []
+        for dim, ids in enumerate(self.dims):
+            if ids is not None:
+                views.append(ids.view(*shape[:dim], -1, *shape[dim + 1 :]))
+        return Tracked(
+            tuple(views), "weight" if isinstance(self.tensor, nn.Parameter) else "buffer"
+        )
+
+
+@dataclass
+class Call:
+    """One operator call, with its arguments by name."""
+
+    flow: Flow
+    func: Any
+    args: dict[str, Any]
+    out: Any
+    place: Place
+    origin: str
+
+    @property
+    def ledger(self) -> Ledger:
+        return self.flow.ledger
+
+    def __getitem__(self, name: str) -> Any:
+        return self.args.get(name)
+
+    def of(self, tensor: Any) -> Tracked | None:
+        """What is known of a tensor; None for constants made along the way, which follow shapes."""
+        return self.flow.of(tensor) if isinstance(tensor, Tensor) else None
+
+    def labels(self, name: str) -> tuple[Tensor, ...]:
+        found = self.of(self[name])
+        return found.labels if found else ()
+
+    def tensors(self) -> list[Tensor]:
+        return tensors_in(self.args.values())
+
+
+def labelled_dims(leaves: Iterable[Leaf]) -> list[tuple[Leaf, int, Tensor, int]]:
+    """Every dimension of every leaf that has ids: leaf, dimension, ids, and the first of them."""
+    found = []
+    for leaf in leaves:
+        start = leaf.start
+        for dim, ids in enumerate(leaf.dims):
+            if ids is not None:
+                found.append((leaf, dim, ids, start))
+                start += len(ids)
+    return found
+
+
+def any_between(flags: Tensor, starts: list[int], sizes: list[int]) -> list[bool]:
+    """Whether any flag is set in each of many ranges.
+
+    >>> any_between(torch.tensor([False, True, False]), [0, 2], [2, 1])
+    [True, False]
+    """
+    if not starts:
+        return []
+    sums = torch.zeros(len(flags) + 1, dtype=torch.int32)  # half the memory: there are many
+    torch.cumsum(flags, 0, out=sums[1:])
+    first = torch.tensor(starts, dtype=torch.long)
+    found: list[bool] = (sums[first + torch.tensor(sizes)] > sums[first]).tolist()
+    return found
+
+
+class Step(NamedTuple):
+    """One call: where it was, the ids that reached it, and the steps whose data it read."""
+
+    name: str
+    place: Place
+    ids: tuple[Tensor, ...]
+    reads: tuple[int, ...]
+
+
+class ModuleCall(NamedTuple):
+    """One call of a module that puts out one tensor as large as its first argument.
+
+    It ran the operators `begin` to `end`; `taken` and `given` are what is known of the two.
+    """
+
+    path: str
+    begin: int
+    end: int
+    taken: Tracked | None
+    given: Tracked | None
+
+
+Rule = Callable[[Call], Any]
+
+
+class Flow(TorchDispatchMode):
+    """The mode under which the model runs; afterwards `ledger`, `leaves` and `steps` tell."""
+
+    def __init__(self, model: nn.Module, find: Callable[[Any], Rule]) -> None:
+        super().__init__()
+        self.ledger = Ledger()
+        self.find = find
+        self.leaves: dict[int, Leaf] = {}
+        self.steps: list[Step] = []
+        self.ops: list[tuple[str, ...]] = []  # operators and the parameters they used
+        self.given: list[tuple[Any, ...]] = []  # shapes and numbers that operators were given
+        self.calls: list[ModuleCall] = []
+        self.uses: dict[str, set[str]] = {}
+        self._names = {id(t): n for n, t in named_tensors(model).items()}
+        self._inputs: dict[int, Tensor] = {}
+        self._stack = ModuleStack(model, lambda: len(self.ops), self._left)
+
+    def __enter__(self) -> Any:
+        self._stack.start()
+        return super().__enter__()
+
+    def __exit__(self, *exception: Any) -> None:
+        super().__exit__(*exception)
+        self._stack.stop()
+
+    def watch_inputs(self, example: Any) -> None:
+        """The example's own dimensions are data: they never shrink."""
+        for tensor in tree_leaves(example):
+            if isinstance(tensor, Tensor):
+                self._inputs[id(tensor)] = tensor
+
+    def of(self, tensor: Tensor) -> Tracked | None:
+        # What is known of a tensor in flight is written on it: no table to search or to empty.
+        mark = getattr(tensor, "_obc_flow", None)
+        if mark is not None and mark[0] is self:
+            known: Tracked = mark[1]
+            return known
+        name = self._names.get(id(tensor))
+        if name is None:
+            return Tracked() if id(tensor) in self._inputs else None
+        leaf = self.leaves.get(id(tensor))
+        self.uses.setdefault(name, set()).add(self._stack.path)
+        if leaf is None:
+            start = self.ledger.size
+            dims = tuple(self.ledger.fresh(n) if n > 1 else None for n in tensor.shape)
+            leaf = self.leaves[id(tensor)] = Leaf(name, tensor, dims, start)
+        return leaf.tracked
+
+    def _left(self, path: str, begin: int, inputs: Any, output: Any) -> None:
+        first = inputs[0] if inputs else None
+        if (
+            isinstance(first, Tensor)
+            and isinstance(output, Tensor)
+            and first.shape == output.shape
+            and id(first) not in self._names
+        ):
+            call = ModuleCall(path, begin, len(self.ops), self.of(first), self.of(output))
+            self.calls.append(call)
+
+    def set(self, tensor: Tensor, tracked: Tracked) -> None:
+        if id(tensor) not in self._names and id(tensor) not in self._inputs:
+            tensor._obc_flow = (self, tracked)  # type: ignore[attr-defined]
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # torch would wrap each call; nothing is compiled here
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        name = func._schema.name
+        tensors = tensors_in((*args, *kwargs.values()))
+        self.ops.append((name, *(self._names[id(t)] for t in tensors if id(t) in self._names)))
+        self.given.append(_given((*args, *kwargs.values())))
+        every = [self.of(t) for t in tensors]
+        known = [k for k in every if k is not None]
+        if not known:
+            return func(*args, **kwargs)
+        place = Place(self._stack.path, name.removeprefix("aten::"), _line())
+        reached = tuple(label for k in known for label in k.labels)
+        reads = tuple(k.step for k in known if k.origin == "data")
+        self.steps.append(Step(place.op, place, reached, reads))
+        origins = {k.origin for k in known}
+        origin = next(o for o in ("data", "weight", "buffer") if o in origins)
+        call = Call(self, func, bind(func, args, kwargs), None, place, origin)
+        call.out = self.run(func, args, kwargs)
+        opaque = next((m for _, m, _ in self._stack.running if isinstance(m, OPAQUE)), None)
+        if opaque is not None:
+            freeze_all(call, f"{type(opaque).__name__} layers are not pruned")
+        else:
+            labels = self.find(func)(call)
+            if labels is not None:
+                self.record(call, labels)
+        return call.out
+
+    def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run the operator itself."""
+        return func(*args, **kwargs)
+
+    def record(self, call: Call, labels: Any) -> None:
+        """Attach a rule's answer (labels per output tensor) to the outputs."""
+        many = isinstance(call.out, (tuple, list))
+        outs = tensors_in(call.out if many else (call.out,))
+        for i, out in enumerate(outs):
+            found = (labels[i] if i < len(labels) else ()) if many else labels
+            tracked = Tracked(
+                tuple(compact(ids) for ids in found), call.origin, len(self.steps) - 1
+            )
+            self.set(out, tracked)
+
+
+def freeze_all(call: Call, text: str) -> None:
+    """Freeze whatever reached this call; what leaves it is data."""
+    for tensor in call.tensors():
+        known = call.of(tensor)
+        for ids in known.labels if known else ():
+            call.ledger.freeze(ids, text, call.place)
+            if known is not None and known.weight:
+                call.ledger.mark("out", ids)  # so that the layer itself is listed
+    for out in tensors_in(call.out if isinstance(call.out, (tuple, list)) else (call.out,)):
+        if not any(out is t for t in call.tensors()):
+            call.flow.set(out, Tracked())
+
+
+def tensors_in(values: Iterable[Any]) -> list[Tensor]:
+    """The tensors among an operator's arguments or results, of which some are lists."""
+    found = []
+    for value in values:
+        if isinstance(value, Tensor):
+            found.append(value)
+        elif isinstance(value, (list, tuple)):
+            found += [t for t in value if isinstance(t, Tensor)]
+    return found
+
+
+def _given(values: Iterable[Any]) -> tuple[Any, ...]:
+    """An operator's arguments, with shapes for tensors."""
+    return tuple(
+        v.shape if isinstance(v, Tensor) else _given(v) if isinstance(v, (list, tuple)) else v
+        for v in values
+    )
+
+
+@cache
+def _argument_names(func: Any) -> tuple[tuple[str, Any], ...]:
+    return tuple(
+        (a.name, a.default_value if a.has_default_value() else None) for a in func._schema.arguments
+    )
+
+
+def bind(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Arguments by the names in the operator's schema."""
+    named = _argument_names(func)
+    bound = dict(named)
+    bound.update(zip((n for n, _ in named), args, strict=False))
+    bound.update(kwargs)
+    return bound
+
+
+def compact(ids: Tensor) -> Tensor:
+    """Shrink the dimensions along which the ids do not change to size 1."""
+    for dim, stride in enumerate(ids.stride()):  # first what costs nothing to see
+        if stride == 0 and ids.shape[dim] > 1:
+            ids = ids.narrow(dim, 0, 1)
+    if sum(size > 1 for size in ids.shape) > 1:  # along a single dimension they always change
+        for dim, size in enumerate(ids.shape):
+            if size > 1 and bool((ids == ids.narrow(dim, 0, 1)).all()):
+                ids = ids.narrow(dim, 0, 1)
+    return ids
+
+
+def _line() -> str:
+    """The line of the user's code that is running, outside torch and this library."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        line = user_line(frame, frame.f_lineno)
+        if line:
+            return line
+        frame = frame.f_back
+    return "?"
+
+
+def user_line(frame: FrameType, number: int) -> str:
+    """File and line of a frame, if it is neither torch's nor ours."""
+    name = _user_file(frame.f_code.co_filename)
+    return f"{name}:{number}" if name else ""
+
+
+@cache
+def _user_file(name: str) -> str:
+    return "" if name.startswith(_NOT_USER_CODE) else Path(name).name

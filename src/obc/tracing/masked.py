@@ -1,0 +1,124 @@
+"""The masked original: what a model computes when nothing reads the removed channels.
+
+Masked means: no layer reads a removed channel, and where an operator mixes channels without
+weights (the mean of a LayerNorm, a softmax, a product of activations) it mixes the kept ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from obc.tracing.flow import Call, Flow
+
+_MIXING = {
+    *("mm", "bmm", "addmm", "baddbmm", "_softmax", "_log_softmax", "_safe_softmax"),
+    *("mean", "sum", "amax", "amin", "max", "min", "var", "std", "var_mean", "std_mean"),
+    *("linalg_vector_norm", "norm", "logsumexp", "prod", "nansum"),
+    *("native_layer_norm", "native_group_norm", "_fused_rms_norm"),
+}
+
+
+class Masked(Flow):
+    """Runs the original so that removed channels are never read.
+
+    `flow` is an earlier run, which issued the same ids; `gone` has a flag for each of them.
+    """
+
+    def __init__(self, model: nn.Module, flow: Flow, gone: Tensor) -> None:
+        super().__init__(model, flow.find)
+        reads = torch.zeros_like(gone)
+        for ids in flow.ledger.roles["in"]:
+            reads[ids[ids >= 0]] = True
+        self._gone = gone
+        self._blank = gone & reads
+        self._cache: dict[int, Tensor] = {}
+
+    def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if func._schema.is_mutable:
+            return func(*args, **kwargs)
+        args, kwargs = tree_map_only(Tensor, self._masked, (args, kwargs))
+        return func(*args, **kwargs)
+
+    def _masked(self, tensor: Tensor) -> Tensor:
+        """A weight with nothing in it at the positions that would read a removed channel."""
+        leaf = self.leaves.get(id(tensor))
+        if leaf is None:
+            return tensor
+        if id(tensor) not in self._cache:
+            blank = tensor.detach()
+            for dim, ids in enumerate(leaf.dims):
+                if ids is not None and self._blank[ids].any():
+                    at = self._blank[ids].nonzero().reshape(-1).to(tensor.device)
+                    blank = blank.index_fill(dim, at, 0)
+            self._cache[id(tensor)] = blank
+        return self._cache[id(tensor)]
+
+    def record(self, call: Call, labels: Any) -> None:
+        name = call.func._schema.name.removeprefix("aten::")
+        if (
+            name in _MIXING
+            and call.origin == "data"
+            and any(self._gone[i].any() for i in _all_labels(call))
+        ):
+            many = isinstance(call.out, (tuple, list))
+            small = self._on_kept(call)
+            own = labels if many else [labels]  # outputs past these are statistics nobody reads
+            for full, part, ids in zip(_list(call.out), _list(small), own, strict=False):
+                full.copy_(self._grown(part, full, ids))
+        super().record(call, labels)
+
+    def _on_kept(self, call: Call) -> Any:
+        """The same operator on the kept channels alone."""
+        args = dict(call.args)
+        for name, value in args.items():
+            known = call.of(value)
+            if known is not None:
+                value = self._masked(value)
+                for dim, index in self._kept(known.labels).items():
+                    value = value.index_select(dim, index.to(value.device))
+                args[name] = value
+        if "normalized_shape" in args:
+            args["normalized_shape"] = args["input"].shape[-len(args["normalized_shape"]) :]
+        if "group" in args:
+            channels = self._kept(call.labels("input")).get(1)
+            if channels is not None:
+                per_group = args["C"] // args["group"]
+                args["C"], args["group"] = len(channels), len((channels // per_group).unique())
+        return call.func(**args)
+
+    def _kept(self, labels: Sequence[Tensor]) -> dict[int, Tensor]:
+        """Which indices of which dimension are left: removed ids always fill whole slices."""
+        left: dict[int, Tensor] = {}
+        for ids in labels:
+            gone = self._gone[ids.clamp_min(0)] & (ids >= 0)
+            if not gone.any():
+                continue
+            for dim in range(ids.ndim):
+                flat = gone.movedim(dim, 0).reshape(ids.shape[dim], -1)
+                if ids.shape[dim] > 1 and torch.equal(flat.all(1), flat.any(1)):
+                    left[dim] = (~flat.any(1)).nonzero().reshape(-1)
+                    break
+        return left
+
+    def _grown(self, part: Tensor, full: Tensor, labels: Sequence[Tensor]) -> Tensor:
+        """Put the result back among zeros."""
+        shape = list(part.shape)
+        for dim, index in self._kept(labels).items():
+            shape[dim] = full.shape[dim]
+            wide = part.new_zeros(shape)
+            part = wide.index_copy(dim, index.to(part.device), part)
+        return part
+
+
+def _all_labels(call: Call) -> list[Tensor]:
+    known = [call.of(t) for t in call.tensors()]
+    return [ids[ids >= 0] for k in known if k is not None for ids in k.labels]
+
+
+def _list(value: Any) -> list[Tensor]:
+    return [t for t in tree_leaves(value) if isinstance(t, Tensor)]

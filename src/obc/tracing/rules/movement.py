@@ -1,0 +1,294 @@
+"""Operators that only move data: the ids are moved by the very same call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from obc.tracing.flow import Call, Tracked, compact, freeze_all
+from obc.tracing.ledger import Option, slabs
+from obc.tracing.rules import rule
+from obc.tracing.rules.pointwise import Labels, combine, meet, varying
+
+
+def move(call: Call, by: Callable[[Tensor], Any], name: str = "self") -> Any:
+    """Labels after a movement: one list per output, if there are several."""
+    moved = [by(ids.expand(call[name].shape)) for ids in call.labels(name)]
+    if isinstance(call.out, (tuple, list)):
+        return [tuple(m[i] for m in moved) for i in range(len(call.out))]
+    return tuple(moved)
+
+
+@rule(
+    *("t", "transpose", "permute", "movedim", "unsqueeze", "squeeze", "expand", "flip"),
+    *("repeat", "diagonal", "view_as_real", "unfold", "pixel_shuffle", "pixel_unshuffle"),
+)
+def same_call(call: Call) -> Any:
+    rest = {n: v for n, v in call.args.items() if n != "self"}
+    return move(call, lambda ids: call.func(ids, **rest))
+
+
+@rule("roll")
+def roll(call: Call) -> Any:
+    """Shifts are literal: what is rolled over the edge is not the same in a narrower tensor."""
+    dims = [d % call["self"].ndim for d in call["dims"]] or list(range(call["self"].ndim))
+    for ids in call.labels("self"):
+        if any(ids.shape[d] > 1 for d in dims):
+            others = [d for d in varying(ids) if d not in dims]
+            options = [Option(ties=slabs(ids, d)) for d in others]
+            call.ledger.choose(call.place, "rolled by a fixed distance", ids, options)
+    return same_call(call)
+
+
+@rule("tril", "triu")
+def triangle(call: Call) -> Any:
+    """Zeros above or below a diagonal: channels along either side of it stay."""
+    for ids in call.labels("self"):
+        if ids.shape[-1] > 1 or ids.shape[-2] > 1:
+            call.ledger.freeze(ids, "masked along a diagonal", call.place)
+    return call.labels("self")
+
+
+@rule("channel_shuffle", "native_channel_shuffle")
+def channel_shuffle(call: Call) -> Any:
+    """As a view to [groups, -1], turned and flattened."""
+    groups, x = call["groups"], call["self"]
+    for ids in call.labels("self"):
+        if ids.shape[1] > 1:
+            grid = ids.movedim(1, 0).reshape(groups, x.shape[1] // groups, -1)
+            options = [Option(ties=slabs(grid, 1)), Option(ties=slabs(grid, 0))]
+            call.ledger.choose(call.place, "shuffled in groups that must stay equal", ids, options)
+    return move(call, lambda ids: torch.channel_shuffle(ids.contiguous(), groups))
+
+
+@rule("constant_pad_nd")
+def pad(call: Call) -> Any:
+    return move(call, lambda ids: torch.constant_pad_nd(ids, call["pad"], -1))
+
+
+@rule("view", "_unsafe_view", "reshape", "_reshape_alias", "_reshape_copy")
+def view(call: Call) -> Labels:
+    shape = call.out.shape
+    result: list[Tensor] = []
+    for ids in call.labels("self"):
+        new = ids.expand(call["self"].shape).reshape(shape)
+        _split_dims(call, ids, new)
+        new = compact(new)
+        # Two labels can end on one dimension when it is merged from theirs.
+        if not any(meet(call, old, new) is not None for old in result):
+            result.append(new)
+    return tuple(result)
+
+
+def _split_dims(call: Call, ids: Tensor, new: Tensor) -> None:
+    """A dimension of channels that is split must stay a rectangle: one of its parts shrinks."""
+    for before, after in _blocks(call["self"].shape, new.shape):
+        parts = [d for d in after if new.shape[d] > 1]
+        if len(parts) < 2 or not any(ids.shape[d] > 1 for d in before):
+            continue
+        index = tuple(slice(None) if d in parts else 0 for d in range(new.ndim))
+        grid = new[index]
+        axes = [d for d in range(grid.ndim) if _changes(grid, d)]
+        if len(axes) < 2:
+            continue
+        # The longest side leaves the most units; an explicit -1 shows which side follows.
+        axes.sort(key=lambda d: (not _follows(call, parts[d]), -grid.shape[d]))
+        options = [Option(ties=slabs(grid, d)) for d in axes]
+        call.ledger.choose(call.place, "reshaped to sizes that do not follow", grid, options)
+
+
+def _changes(ids: Tensor, dim: int) -> bool:
+    return ids.shape[dim] > 1 and bool((ids != ids.narrow(dim, 0, 1)).any())
+
+
+def _follows(call: Call, dim: int) -> bool:
+    size: Sequence[int] = call["size"] or ()
+    return dim < len(size) and size[dim] == -1
+
+
+def _blocks(before: Sequence[int], after: Sequence[int]) -> list[tuple[list[int], list[int]]]:
+    """Which dimensions of one shape become which of another.
+
+    >>> _blocks((2, 12, 5), (2, 3, 4, 5))
+    [([0], [0]), ([1], [1, 2]), ([2], [3])]
+    """
+    blocks, i, j = [], 0, 0
+    while i < len(before) and j < len(after):
+        left, right, a, b = [i], [j], before[i], after[j]
+        while a != b:
+            if a < b:
+                i += 1
+                left.append(i)
+                a *= before[i]
+            else:
+                j += 1
+                right.append(j)
+                b *= after[j]
+        blocks.append((left, right))
+        i, j = i + 1, j + 1
+    return blocks
+
+
+@rule("split", "split_with_sizes", "unsafe_split", "unsafe_split_with_sizes", "unsafe_chunk")
+def split(call: Call) -> Any:
+    dim = call["dim"] % call["self"].ndim
+    sizes = [t.shape[dim] for t in call.out]
+    for ids in call.labels("self"):
+        call.ledger.cut(ids, dim, [sum(sizes[:i]) for i in range(1, len(sizes))], call.place)
+    return move(call, lambda ids: ids.split(sizes, dim))
+
+
+@rule("slice")
+def slice_(call: Call) -> Any:
+    size, dim = call["self"].shape, call["dim"] % call["self"].ndim
+    start, end, step = slice(call["start"], call["end"], call["step"]).indices(size[dim])
+    for ids in call.labels("self"):
+        if step > 1 and ids.shape[dim] > 1:
+            _stepped(call, ids, dim, step)
+        elif ids.shape[dim] > 1 and end - start == 1:
+            _picked(call, ids, dim, start)
+        else:
+            call.ledger.cut(ids, dim, [start, end], call.place)
+    return move(call, lambda ids: ids[(slice(None),) * dim + (slice(start, end, step),)])
+
+
+def _stepped(call: Call, ids: Tensor, dim: int, step: int) -> None:
+    """Every second channel, say: what lies between two steps goes together."""
+    options = []
+    if ids.shape[dim] % step == 0:
+        grid = ids.movedim(dim, 0).reshape(-1, step, ids.numel() // ids.shape[dim])
+        options.append(Option(ties=((grid[:, :1].expand_as(grid[:, 1:]), grid[:, 1:]),)))
+    options += [Option(ties=slabs(ids, d)) for d in varying(ids) if d != dim]
+    call.ledger.choose(call.place, "sliced with a step", ids, options)
+
+
+@rule("as_strided")
+def as_strided(call: Call) -> Any:
+    """Only a change of memory layout is known; anything else mixes positions at will."""
+    if list(call["size"]) == list(call["self"].shape) and call["storage_offset"] in (None, 0):
+        return call.labels("self")
+    freeze_all(call, "read with strides of its own")
+    return ()
+
+
+@rule("select", "unbind")
+def select(call: Call) -> Any:
+    dim = call["dim"] % call["self"].ndim
+    for ids in call.labels("self"):
+        if ids.shape[dim] > 1:
+            index = call["index"]
+            _picked(call, ids, dim, ids.shape[dim] - 1 if index is None else index)
+    if call.func._schema.name == "aten::unbind":
+        return move(call, lambda ids: ids.unbind(dim))
+    return move(call, lambda ids: ids.select(dim, call["index"]))
+
+
+def _picked(call: Call, ids: Tensor, dim: int, index: int) -> None:
+    """A single channel is taken out by its position: it stays, and so does all before it."""
+    last = range(ids.shape[dim])[index]
+    options = [Option(ties=slabs(ids, d)) for d in varying(ids) if d != dim]
+    options.append(Option(freeze=(ids.narrow(dim, 0, last + 1),)))
+    call.ledger.choose(call.place, "single channels are picked out", ids, options)
+
+
+@rule("cat", "concat")
+def cat(call: Call) -> Labels:
+    tensors = [t for t in call["tensors"] if t.ndim == call.out.ndim]
+    dim = call["dim"] % call.out.ndim
+    along, across = [], []
+    for tensor in tensors:
+        known = call.of(tensor)
+        labels = known.labels if known else ()
+        own = [ids for ids in labels if ids.shape[dim] > 1]
+        for extra in own[1:]:
+            call.ledger.freeze(extra, "two layouts of channels are concatenated", call.place)
+        fixed = [tensor.shape[d] if d == dim else 1 for d in range(tensor.ndim)]
+        along.append(own[0] if own else torch.full(fixed, -1))
+        rest = Tracked(tuple(ids for ids in labels if ids.shape[dim] == 1))
+        across.append((tensor, rest if known else None))
+    result = combine(call, across, call.out.ndim)
+    if all(bool((ids < 0).all()) for ids in along):
+        return result
+    shape = [max(ids.shape[d] for ids in along) for d in range(call.out.ndim)]
+    wide = [ids.expand(*shape[:dim], ids.shape[dim], *shape[dim + 1 :]) for ids in along]
+    return (*result, torch.cat(wide, dim))
+
+
+@rule("stack")
+def stack(call: Call) -> Labels:
+    """The stacked tensors share one shape, so the channels of all of them go together."""
+    dim = call["dim"] % call.out.ndim
+    operands = []
+    for tensor in call["tensors"]:
+        known = call.of(tensor)
+        lifted = Tracked(tuple(ids.unsqueeze(dim) for ids in known.labels)) if known else None
+        operands.append((tensor.unsqueeze(dim), lifted))
+    return combine(call, operands, call.out.ndim)
+
+
+@rule("index", "index_select", "_unsafe_index")
+def index(call: Call) -> Labels:
+    """Picking by index: positions may be picked, channels may not, for the indices are literal."""
+    x = call["self"]
+    if call["indices"] is not None:
+        picks = list(call["indices"])
+    else:
+        picks = [None] * call["dim"] + [call["index"]]
+    for pick in picks:
+        known = call.of(pick)
+        for ids in known.labels if known else ():
+            call.ledger.freeze(ids, "used as an index", call.place)
+    spans = _pick_spans(picks, x.ndim)
+    picked = [d for d, hit in enumerate(spans) if hit]
+    result = []
+    for ids in call.labels("self"):
+        if any(ids.shape[d] > 1 for d in picked):
+            call.ledger.freeze(ids, "channels are picked by index", call.place)
+        else:
+            result.append(_pick(ids, picked, call.out.ndim, x.ndim))
+    return tuple(result)
+
+
+def _pick_spans(picks: Sequence[Tensor | None], ndim: int) -> list[bool]:
+    spans: list[bool] = []
+    for pick in picks:
+        wide = pick is not None and pick.dtype in (torch.bool, torch.uint8)
+        spans += [pick is not None] * (pick.ndim if wide and pick is not None else 1)
+    return spans + [False] * (ndim - len(spans))
+
+
+def _pick(ids: Tensor, picked: list[int], out_ndim: int, ndim: int) -> Tensor:
+    """Drop the picked dimensions and put the picks' own in their place, as indexing does."""
+    adjacent = picked == list(range(picked[0], picked[-1] + 1))
+    kept = [d for d in range(ndim) if d not in picked]
+    at = sum(d < picked[0] for d in kept) if adjacent else 0
+    shape = [ids.shape[d] for d in kept]
+    extra = out_ndim - len(kept)
+    return ids.reshape(*shape[:at], *([1] * extra), *shape[at:])
+
+
+@rule("embedding")
+def embedding(call: Call) -> Labels:
+    for ids in call.labels("indices"):
+        call.ledger.freeze(ids, "used as an index", call.place)
+    result = []
+    for ids in call.labels("weight"):
+        if ids.shape[0] > 1:
+            call.ledger.freeze(ids, "rows of a table are picked by index", call.place)
+        else:
+            call.ledger.mark("out", ids)
+            result.append(ids.reshape(*[1] * call["indices"].ndim, -1))
+    return tuple(result)
+
+
+@rule("im2col")
+def im2col(call: Call) -> Labels:
+    height, width = call["kernel_size"]
+    labels = []
+    for ids in call.labels("self"):
+        whole = call.ledger.whole(ids, [0, 1], call.place)
+        labels.append(whole.flatten(2).repeat_interleave(height * width, 1))
+    return tuple(labels)

@@ -1,0 +1,309 @@
+"""Sites: all channels that live in the same layers, and what cannot be pruned and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, overload
+
+import torch
+from torch import Tensor, nn
+
+from obc.errors import ObcError, closest
+from obc.tracing.flow import Flow, Leaf, any_between, labelled_dims
+from obc.tracing.solve import Classes
+from obc.tracing.wiring import Wiring, wire
+
+
+@dataclass(frozen=True)
+class Member:
+    """One layer's share of a site.
+
+    `index[c]` are the positions along `dim` that channel `c` owns: one for a filter, 64 for an
+    attention head, 49 for a channel that was flattened at 7 x 7.
+    """
+
+    layer: str
+    param: str
+    dim: int
+    role: str
+    index: Tensor = field(repr=False, compare=False)
+
+    @property
+    def name(self) -> str:
+        """The parameter's name in the model."""
+        return f"{self.layer}.{self.param}" if self.layer else self.param
+
+
+@dataclass(frozen=True)
+class Site:
+    """Channels that live in the same layers.
+
+    `buffers` are sliced along but are worth nothing; `attributes` are numbers that the user's
+    modules keep of these channels, such as "blocks.0.attn.num_heads".
+    """
+
+    name: str
+    size: int
+    members: tuple[Member, ...]
+    buffers: tuple[Member, ...] = ()
+    heads: bool = False
+    attributes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Frozen:
+    """Channels that stay, the operator or layer that froze them, and why."""
+
+    layer: str
+    size: int
+    reason: str
+    op: str
+    where: str
+
+    def __str__(self) -> str:
+        return f"{self.layer} ({self.size} channels): {self.reason} ({self.where})"
+
+
+class Sites(Sequence[Site]):
+    """The sites of a model, in the order in which it runs; by position or by name."""
+
+    def __init__(
+        self,
+        sites: Sequence[Site],
+        frozen: Sequence[Frozen] = (),
+        untouched: Sequence[str] = (),
+        shapes: Mapping[str, tuple[int, ...]] | None = None,
+        example: Any = None,
+        wiring: Wiring | None = None,
+    ) -> None:
+        self._sites = tuple(sites)
+        self._by_name = {s.name: s for s in sites}
+        self.frozen = tuple(frozen)
+        self.untouched = tuple(untouched)
+        self.shapes = dict(shapes or {})
+        self.example = example
+        self.wiring = wiring or Wiring()
+
+    def with_attributes(self, attributes: Mapping[str, tuple[str, ...]]) -> Sites:
+        """The same sites, some with attributes that were found to count their channels."""
+        sites = [replace(s, attributes=attributes.get(s.name, s.attributes)) for s in self]
+        return Sites(sites, self.frozen, self.untouched, self.shapes, self.example, self.wiring)
+
+    @overload
+    def __getitem__(self, key: int | str) -> Site: ...
+    @overload
+    def __getitem__(self, key: slice) -> Sequence[Site]: ...
+    def __getitem__(self, key: int | str | slice) -> Site | Sequence[Site]:
+        if not isinstance(key, str):
+            return self._sites[key]
+        if key not in self._by_name:
+            raise ObcError(f"no site named '{key}'{closest(key, self._by_name)}")
+        return self._by_name[key]
+
+    def __len__(self) -> int:
+        return len(self._sites)
+
+    def __iter__(self) -> Iterator[Site]:
+        return iter(self._sites)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._by_name)
+
+    def __repr__(self) -> str:
+        rows = [f"{s.name}: {s.size} x {len(s.members)} members" for s in self]
+        rows += [f"frozen {f}" for f in self.frozen]
+        return "\n".join(rows)
+
+
+_Key = tuple[str, int, int]
+
+
+@dataclass
+class _Dim:
+    """One dimension of one leaf: its ids, and the parts it played."""
+
+    leaf: Leaf
+    dim: int
+    ids: Tensor
+    role: str
+    is_parameter: bool
+
+
+def build(
+    flow: Flow,
+    classes: Classes,
+    model: nn.Module,
+    untouched: Sequence[str],
+    example: Any,
+    names: Mapping[_Key, str] | None = None,
+) -> Sites:
+    """Group free classes by the leaves they live in; report the others that put channels out.
+
+    `names` are those of a trace that froze less, by the place where a site begins.
+    """
+    dims = _dims(flow, model)
+    size = flow.ledger.size
+    has = {r: _flag(size, marks, classes.of) for r, marks in flow.ledger.roles.items()}
+    free = (classes.why < 0) & has["out"] & (has["in"] | has["read"])
+    read = free | (classes.why >= 0)
+    sites, lone = _group(dims, classes, free, has["head"])
+    frozen = _frozen(dims, classes, lone, read)
+    sites = _distinct(sites, names)
+    return Sites(sites, frozen, untouched, shapes_of(model), example, wire(flow))
+
+
+def shapes_of(model: nn.Module) -> dict[str, tuple[int, ...]]:
+    """The shape of every parameter and buffer: what a plan recognises its model by."""
+    return {n: tuple(t.shape) for n, t in (*model.named_parameters(), *model.named_buffers())}
+
+
+def _flag(size: int, marks: list[Tensor], of: Tensor | None = None) -> Tensor:
+    """A flag for each marked id, or for its class."""
+    flag = torch.zeros(size, dtype=torch.bool)
+    for ids in marks:
+        if len(ids) and int(ids.min()) < 0:
+            ids = ids[ids >= 0]
+        flag[ids if of is None else of[ids]] = True
+    return flag
+
+
+def _dims(flow: Flow, model: nn.Module) -> list[_Dim]:
+    parameters = {id(p) for p in model.parameters()}
+    dims = labelled_dims(flow.leaves.values())
+    starts, sizes = [start for *_, start in dims], [len(ids) for _, _, ids, _ in dims]
+    out, reads = (
+        any_between(_flag(flow.ledger.size, flow.ledger.roles[r]), starts, sizes)
+        for r in ("out", "in")
+    )
+    roles = ["out" if o else "in" if i else "norm" for o, i in zip(out, reads, strict=True)]
+    return [
+        _Dim(leaf, dim, ids, role, id(leaf.tensor) in parameters)
+        for (leaf, dim, ids, _), role in zip(dims, roles, strict=True)
+    ]
+
+
+def _group(
+    dims: list[_Dim], classes: Classes, free: Tensor, heads: Tensor
+) -> tuple[list[Site], Tensor]:
+    """Classes with the same counts in the same leaf dimensions make a site.
+
+    Dimension after dimension, since each is short and stays in the processor's cache. Ids are
+    issued in the order of the dimensions, so classes are in the order of their first position.
+    """
+    of = classes.of
+    units = (free & (of == torch.arange(of.numel()))).nonzero().reshape(-1)
+    lone = torch.zeros_like(free)
+    # A sum of random weights, one per leaf dimension, is the same for equal counts and no others.
+    random = torch.Generator().manual_seed(0)
+    weights = torch.randint(-(2**62), 2**62, (len(dims), 1), generator=random)
+    signature = torch.zeros_like(of)
+    for d, weight in zip(dims, weights, strict=True):
+        signature.scatter_add_(0, of[d.ids], weight.expand(len(d.ids)))
+    kinds, kind = signature[units].unique(return_inverse=True)
+    site_of = signature.fill_(-1)
+    site_of[units] = kind
+    members: list[list[tuple[_Dim, Tensor]]] = [[] for _ in kinds]
+    for d in dims:
+        cls = of[d.ids]
+        for k, index in _stretches(site_of[cls], cls):
+            members[k].append((d, index))
+    size = torch.bincount(kind, minlength=len(kinds))
+    begin = torch.full_like(size, of.numel()).scatter_reduce_(0, kind, units, "amin")
+    whole = torch.zeros_like(size).scatter_add_(0, kind, heads[units].long()).tolist()
+    count = size.tolist()
+    sites = [
+        _site(members[k], count[k], bool(whole[k]))
+        for k in torch.argsort(begin).tolist()
+        if count[k] > 1
+    ]
+    lone[units[size[kind] == 1]] = True
+    return sites, lone
+
+
+def _stretches(sites: Tensor, cls: Tensor) -> Iterator[tuple[int, Tensor]]:
+    """For each site in one dimension its positions, ordered by channel.
+
+    >>> list(_stretches(torch.tensor([0, -1, 0, 1]), torch.tensor([5, 0, 3, 4])))
+    [(0, tensor([2, 0])), (1, tensor([3]))]
+    """
+    low, high = (int(edge) for edge in torch.aminmax(sites))
+    if low == high:  # by far the most common
+        if low >= 0:
+            yield low, torch.argsort(cls, stable=True)
+        return
+    order = torch.argsort(cls, stable=True)
+    order = order[torch.argsort(sites[order], stable=True)]
+    found, counts = torch.unique_consecutive(sites[order], return_counts=True)
+    for site, index in zip(found.tolist(), order.split(counts.tolist()), strict=True):
+        if site >= 0:
+            yield site, index
+
+
+def _site(parts: list[tuple[_Dim, Tensor]], size: int, heads: bool) -> Site:
+    """Positions come ordered by channel; within each leaf dimension they form [size, k]."""
+    members: list[Member] = []
+    buffers: list[Member] = []
+    for d, positions in parts:
+        layer, _, param = d.leaf.name.rpartition(".")
+        member = Member(layer, param, d.dim, d.role, positions.view(size, -1))
+        (members if d.is_parameter else buffers).append(member)
+    puts = {m.layer for m in members if m.role == "out"}
+    # A bias may reach its channels by a plain addition; it still belongs to the filter.
+    members = [
+        replace(m, role="out")
+        if m.role == "norm" and m.layer in puts and m.param.endswith("bias")
+        else m
+        for m in members
+    ]
+    name = next((m.layer or m.param for m in members if m.role == "out"), members[0].name)
+    return Site(name, size, tuple(members), tuple(buffers), heads)
+
+
+def _distinct(sites: list[Site], names: Mapping[_Key, str] | None) -> list[Site]:
+    """One layer may put out several sites; later ones are numbered.
+
+    With `names`, those of a trace that froze less, a site has the name it had there.
+    """
+    seen: dict[str, int] = {}
+    result = []
+    for site in sites:
+        count = seen[site.name] = seen.get(site.name, 0) + 1
+        name = site.name if count == 1 else f"{site.name}#{count}"
+        if names is not None:
+            place = place_of(site)
+            name = names.get(place) or f"{site.name}@{place[2]}"
+        result.append(replace(site, name=name))
+    return result
+
+
+def place_of(site: Site) -> _Key:
+    """Where a site begins: parameter, dimension and position."""
+    member = next((m for m in site.members if m.role == "out"), site.members[0])
+    return member.name, member.dim, int(member.index.min())
+
+
+def _frozen(dims: list[_Dim], classes: Classes, lone: Tensor, read: Tensor) -> list[Frozen]:
+    """What the layers put out that stays; a weight and its bias are told of once."""
+    found: dict[tuple[str, str, str], Frozen] = {}
+    for d in dims:
+        if d.role != "out" or not d.is_parameter:
+            continue
+        layer = d.leaf.name.rpartition(".")[0] or d.leaf.name
+        cls = classes.of[d.ids]
+        why = classes.why[cls]
+        if not (why >= 0).any() and read[cls].all() and not lone[cls].any():
+            continue
+        told = [
+            (why == i, classes.reasons[i].text, classes.reasons[i].place)
+            for i in why.unique().tolist()
+            if i >= 0
+        ]
+        told.append((lone[cls] & (why < 0), "all of it is one unit", None))
+        told.append((~read[cls], "nothing reads it", None))
+        for flag, text, place in told:
+            if flag.any():
+                op, where = (place.op, str(place)) if place else ("", layer)
+                found[layer, text, where] = Frozen(layer, int(flag.sum()), text, op, where)
+    return list(found.values())

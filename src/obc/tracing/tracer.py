@@ -1,0 +1,205 @@
+"""`obc.trace`: which channels of a model belong together. Reads only."""
+
+from __future__ import annotations
+
+import fnmatch
+import gc
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from obc.errors import ObcError, closest
+from obc.running.forward import forward, outputs
+from obc.running.modules import named_tensors
+from obc.running.snapshot import Snapshot
+from obc.tracing.flow import Flow, tensors_in
+from obc.tracing.ledger import Place, Reason
+from obc.tracing.rules import find
+from obc.tracing.sites import Sites, build, place_of
+from obc.tracing.solve import Classes, base_classes, solve
+from obc.tracing.trial import Trial
+
+
+def trace(
+    model: nn.Module, example: Any, *, ignore: str | Sequence[str] = (), heads: bool = True
+) -> Sites:
+    """Find the sites of a model by running it once on a small example.
+
+    `example` is a tensor, a tuple of arguments or a dict of keyword arguments. Layers named in
+    `ignore` (names or patterns such as "layer4.*") keep their output channels; `heads=False`
+    leaves attention heads alone. The model is as it was afterwards.
+
+    >>> net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 4, 3))
+    >>> sites = trace(net, torch.zeros(1, 3, 8, 8))
+    >>> [(s.name, s.size) for s in sites]
+    [('0', 8)]
+    >>> for m in sites["0"].members:
+    ...     print(m.name, m.dim, m.role)
+    0.weight 0 out
+    0.bias 0 out
+    1.weight 0 norm
+    1.bias 0 norm
+    3.weight 1 in
+    >>> print(sites.frozen[0])
+    3 (4 channels): model output (the model)
+    """
+    patterns = [ignore] if isinstance(ignore, str) else ignore
+    return Tracing(model, example, patterns, heads).sites
+
+
+class Tracing:
+    """A trace with everything behind its sites: the flow of ids and their classes."""
+
+    sites: Sites
+    classes: Classes
+
+    def __init__(
+        self, model: nn.Module, example: Any, ignore: Sequence[str] = (), heads: bool = True
+    ) -> None:
+        self.model, self.example = model, example
+        # So many small objects come and go that Python would search for cycles again and again.
+        collecting = gc.isenabled()
+        gc.disable()
+        try:
+            before = Snapshot(model)
+            try:
+                self._trace(before, ignore, heads)
+            finally:
+                before.restore()
+        finally:
+            if collecting:
+                gc.enable()
+
+    def _trace(self, before: Snapshot, ignore: Sequence[str], heads: bool) -> None:
+        model = self.model
+        self.flow = Flow(model, find)
+        try:
+            shapes = [t.shape for t in outputs(self.run(self.flow))]
+        except Exception:
+            self._check_example()
+            raise
+        ledger = self.flow.ledger
+        ledger.settle_cuts()
+        base = base_classes(ledger)
+        untouched = self._untouched()
+        stay = list(self._untouched_stay(untouched))
+        asked = _ignored(self.flow, model, ignore)
+        if not heads:
+            asked += [(i, _reason("heads=False")) for i in ledger.roles["head"]]
+        trial = Trial(model, before, self.flow, base, self.run, shapes)
+        names, steady = None, False
+        while True:
+            self.classes = solve(ledger, base, stay)
+            self.sites = build(self.flow, self.classes, model, untouched, self.example, names)
+            self.sites, bad = trial.failures(self.sites, self.classes)
+            if (trial.other_ops or not self.sites) and not steady:
+                self._check_steady()
+                steady = True
+            for group, failure in bad:
+                stay += trial.give_up(group, failure)
+            if not bad and not asked:
+                return
+            if not bad:
+                # Once more with what the user wants to stay. Sites keep the names that they have
+                # without, since a plan is applied by them, and `apply` knows of no such wish.
+                names = {place_of(site): site.name for site in self.sites}
+                stay, asked = [*stay, *asked], []
+
+    def _check_example(self) -> None:
+        """Tell an example that the model rejects from an error of ours."""
+        try:
+            forward(self.model, self.example)
+        except Exception as error:
+            raise ObcError(f"the model rejects the example: {error}") from error
+
+    def _check_steady(self) -> None:
+        """Two runs at full width must take the very same steps as the first."""
+        for _ in range(2):
+            with _Operators(self.model) as watch:
+                forward(self.model, self.example)
+            if self.flow.ops != watch.ops:
+                raise ObcError("the model changes its graph from call to call; it cannot be traced")
+
+    def run(self, flow: Flow) -> Any:
+        """Run the model under a flow; what it returns stays as it is."""
+        flow.watch_inputs(self.example)
+        with flow:
+            output = forward(self.model, self.example)
+        for tensor in outputs(output):
+            known = flow.of(tensor)
+            for ids in known.labels if known else ():
+                flow.ledger.freeze(ids, "model output", _NOWHERE)
+        return output
+
+    def _untouched(self) -> list[str]:
+        seen = {leaf.name for leaf in self.flow.leaves.values()}
+        return [n for n, _ in self.model.named_parameters() if n not in seen]
+
+    def _untouched_stay(self, names: list[str]) -> Iterator[tuple[Tensor, Reason]]:
+        """What an untouched parameter could be coupled with: all that has one of its sizes."""
+        if not names:
+            return
+        tensors = dict(self.model.named_parameters())
+        sizes = {n: name for name in names for n in tensors[name].shape if n > 1}
+        seen: set[tuple[int, int]] = set()
+        for step in self.flow.steps:
+            for ids in step.ids:
+                for n in ids.shape:
+                    key = (ids.data_ptr(), n)
+                    if n in sizes and key not in seen:
+                        seen.add(key)
+                        yield (
+                            ids,
+                            Reason(f"'{sizes[n]}' was not reached and may be coupled", step.place),
+                        )
+
+
+_NOWHERE = Place("", "", "")
+
+
+def _reason(text: str) -> Reason:
+    return Reason(text, _NOWHERE)
+
+
+def _ignored(flow: Flow, model: nn.Module, patterns: Sequence[str]) -> list[tuple[Tensor, Reason]]:
+    """Ids of what the named layers put out or scale; what they read may still shrink."""
+    if not patterns:
+        return []
+    names = [n for n, _ in model.named_modules() if n]
+    reads = torch.zeros(flow.ledger.size, dtype=torch.bool)
+    for ids in flow.ledger.roles["in"]:
+        reads[ids[ids >= 0]] = True
+    for ids in flow.ledger.roles["out"]:
+        reads[ids[ids >= 0]] = False
+    found = []
+    for pattern in patterns:
+        hits = {n for n in names if fnmatch.fnmatchcase(n, pattern)}
+        if not hits:
+            raise ObcError(f"ignore: no layer named '{pattern}'{closest(pattern, names)}")
+        for leaf in flow.leaves.values():
+            if any(leaf.name.startswith(f"{h}.") for h in hits):
+                own = [ids[~reads[ids]] for ids in leaf.dims if ids is not None]
+                found += [(ids, _reason(f"ignored by '{pattern}'")) for ids in own]
+    return found
+
+
+class _Operators(TorchDispatchMode):
+    """Operators that run and parameters they use, to see whether another run is the same."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.ops: list[tuple[str, ...]] = []
+        self._names = {id(t): n for n, t in named_tensors(model).items()}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        used = (self._names.get(id(t)) for t in tensors_in((*args, *kwargs.values())))
+        self.ops.append((func._schema.name, *(n for n in used if n)))
+        return func(*args, **kwargs)

@@ -1,0 +1,299 @@
+"""Make the sites narrower, run the model again, and see that ids flow the same way.
+
+The model's Python code may hold sizes that no tensor shows. So each trace ends with this check:
+tracing the narrower model must give what narrowing the trace gives. Where it does not, a number
+that some module keeps may have to follow; if none helps, the choice or the site that is to blame
+is given up, and the reason kept.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from obc.errors import ObcError
+from obc.running.difference import difference
+from obc.running.forward import outputs
+from obc.running.snapshot import Snapshot
+from obc.tracing.attributes import candidates
+from obc.tracing.flow import Flow, ModuleCall, any_between, labelled_dims, user_line
+from obc.tracing.ledger import Place, Reason
+from obc.tracing.masked import Masked
+from obc.tracing.narrow import narrow, take
+from obc.tracing.repeats import attribute_kinds, pass_by, repeats
+from obc.tracing.sites import Site, Sites
+from obc.tracing.solve import Classes, base_classes
+
+Positions = dict[tuple[str, int], Tensor]
+Run = Callable[[Flow], Any]
+How = Callable[[Tensor, dict[int, Tensor]], Tensor]
+Check = Callable[[Flow, Positions, list[Tensor]], "Failure | None"]
+
+
+@dataclass
+class Failure:
+    """What went wrong in a narrower model, and where."""
+
+    place: Place
+    text: str
+
+
+class Trial:
+    """Tries sites of one trace: the model, how to run it, and how ids flowed at full width."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        before: Snapshot,
+        flow: Flow,
+        base: Tensor,
+        run: Run,
+        shapes: list[torch.Size],
+    ) -> None:
+        self.model, self.before, self.flow, self.base, self.run = model, before, flow, base, run
+        self.shapes = shapes  # of what the model puts out, which never shrinks
+        self.other_ops = False  # whether some run took other steps than the first
+        self._leaves = {leaf.name: leaf for leaf in flow.leaves.values()}
+        self._repeats = repeats(flow, base, model)
+
+    def failures(
+        self, sites: Sites, classes: Classes
+    ) -> tuple[Sites, list[tuple[list[Site], Failure]]]:
+        """The sites with the attributes that follow them, and those that cannot be narrowed.
+
+        Layers repeat, so sites of like modules whose names differ in numbers only are tried
+        together.
+        """
+        self.classes = classes
+        if self.attempt(list(sites)) is None:
+            return sites, []
+        groups: dict[Any, list[Site]] = {}
+        for site in sites:
+            around = site.members[0].layer.rpartition(".")[0]
+            alike = attribute_kinds(self.model.get_submodule(around)) if around else ()
+            groups.setdefault((re.sub(r"\d+", "*", site.name), alike), []).append(site)
+        fine: list[Site] = []
+        found = []
+        for group in groups.values():
+            failure = self.attempt([*fine, *group])
+            if failure is None:
+                fine += group
+                continue
+            patched = self._with_attributes(fine, group, failure)
+            if patched is None:
+                found.append((group, failure))
+            else:
+                fine += patched
+        return sites.with_attributes({s.name: s.attributes for s in fine}), found
+
+    def attempt(self, sites: list[Site]) -> Failure | None:
+        """Narrow these sites; None when all went as the trace says."""
+        wide = [s for s in sites if s.size > 2]
+        tight = [s for s in sites if s.size == 2]
+        failure = self._attempt(_thinned(wide), wide, self._compare, hollow) if wide else None
+        # Where a single channel is left, ids show no more what goes with it; numbers do.
+        if failure is None and tight:
+            failure = self._attempt(_thinned(tight), tight, self._compute, full)
+        if failure is None and self._cut_beside_fixed():
+            one = {s.name: [s.size // 2] for s in sites}
+            failure = self._attempt(one, sites, self._compute, full)
+        return failure
+
+    def _cut_beside_fixed(self) -> bool:
+        """Whether channels that stay keep some cut in its place, or seem to.
+
+        A cut at a fixed position and one in the middle look alike until most channels are gone:
+        seven channels are halved as four and three, just as eight are cut after the fourth.
+        """
+        for i, choice in enumerate(self.flow.ledger.choices):
+            taken = choice.options[self.classes.taken[i] :][:1]
+            if choice.cut and any(o.freeze or not o.ties for o in taken):
+                return True
+        return False
+
+    def _attempt(
+        self, units: dict[str, list[int]], sites: list[Site], compare: Check, how: How
+    ) -> Failure | None:
+        kept = self._kept(sites, units)
+        again = Flow(self.model, self.flow.find)
+        passed = self._repeats if compare == self._compare else []
+        try:
+            narrow(self.model, sites, units, how, kept)
+            pass_by(self.model, passed)
+            again = Flow(self.model, self.flow.find)
+            found = outputs(self.run(again))
+        except Exception as error:
+            self.other_ops = True
+            last = (again.steps or self.flow.steps)[-1].place
+            text = f"fails when narrower: {(str(error).strip() or repr(error)).splitlines()[0]}"
+            return Failure(_where(error, self.model, last), text)
+        finally:
+            self.before.restore()
+        self.other_ops |= again.ops != self._ops_without(passed)
+        if [t.shape for t in found] != self.shapes:
+            place = self._met(self.gone.nonzero().reshape(-1))
+            return Failure(place, "puts out other shapes when narrower")
+        return compare(again, kept, found)
+
+    def _ops_without(self, calls: list[ModuleCall]) -> list[tuple[str, ...]]:
+        edges = [0, *(edge for c in calls for edge in (c.begin, c.end)), len(self.flow.ops)]
+        parts = zip(edges[::2], edges[1::2], strict=True)
+        return [op for begin, end in parts for op in self.flow.ops[begin:end]]
+
+    def _kept(self, sites: list[Site], units: dict[str, list[int]]) -> Positions:
+        """Positions that are left, read off the ids: all members of all sites at once."""
+        gone = torch.zeros(self.flow.ledger.size, dtype=torch.bool)
+        for site in sites:
+            mask = torch.ones(site.size, dtype=torch.bool)
+            mask[units[site.name]] = False
+            gone[self.classes.of[self._ids(site)[mask]]] = True
+        gone = self.gone = gone[self.classes.of]
+        dims = labelled_dims(self.flow.leaves.values())
+        starts, sizes = [start for *_, start in dims], [len(ids) for _, _, ids, _ in dims]
+        return {
+            (leaf.name, dim): (~gone[start : start + len(ids)]).nonzero().reshape(-1)
+            for (leaf, dim, ids, start), cut in zip(
+                dims, any_between(gone, starts, sizes), strict=True
+            )
+            if cut
+        }
+
+    def _ids(self, site: Site) -> Tensor:
+        """One id of each channel of a site."""
+        member = site.members[0]
+        ids = self._leaves[member.name].dims[member.dim]
+        assert ids is not None
+        return ids[member.index[:, 0]]
+
+    def _compute(self, again: Flow, kept: Positions, found: list[Tensor]) -> Failure | None:
+        """The narrower model must put out what the masked one does."""
+        masked = Masked(self.model, self.flow, self.gone)
+        try:
+            difference(outputs(self.run(masked)), found)
+        except ObcError as error:
+            return Failure(self._met(self.gone.nonzero().reshape(-1)), str(error))
+        finally:
+            self.before.restore()
+        return None
+
+    def _compare(self, again: Flow, kept: Positions, found: list[Tensor]) -> Failure | None:
+        """Both runs must tie the same positions of the same parameters."""
+        other = base_classes(again.ledger)
+        theirs = {leaf.name: leaf for leaf in again.leaves.values()}
+        ours_ids, their_ids = [], []
+        for leaf in self.flow.leaves.values():
+            twin = theirs.get(leaf.name)
+            if twin is None:
+                continue
+            for dim, (mine, yours) in enumerate(zip(leaf.dims, twin.dims, strict=True)):
+                if mine is not None and yours is not None:
+                    index = kept.get((leaf.name, dim))
+                    ours_ids.append(mine if index is None else mine[index])
+                    their_ids.append(yours)
+        ids = torch.cat(ours_ids)
+        ours, yours = self.base[ids], other[torch.cat(their_ids)]
+        bad = _finer(ours, yours) | _finer(yours, ours)
+        if not bad.any():
+            return None
+        return Failure(self._met(ids[bad]), "couples other channels when narrower")
+
+    def _met(self, ids: Tensor) -> Place:
+        """The first place where one of these ids was met."""
+        wanted = torch.zeros(self.flow.ledger.size, dtype=torch.bool)
+        wanted[ids] = True
+        steps = self.flow.steps
+        met = (s.place for s in steps if any(bool(wanted[i[i >= 0]].any()) for i in s.ids))
+        return next(met, steps[0].place)
+
+    def give_up(self, group: list[Site], failure: Failure) -> list[tuple[Tensor, Reason]]:
+        """Rule out the option a failure speaks against; where none is left, freeze the sites."""
+        classes, choices = self.classes, self.flow.ledger.choices
+        ids = torch.cat([self._ids(site) for site in group])
+        mine = torch.zeros_like(classes.why, dtype=torch.bool)
+        mine[classes.of[ids]] = True
+        live = [
+            i
+            for i, choice in enumerate(choices)
+            if classes.taken[i] < len(choice.options) and bool(mine[classes.of[choice.ids]].any())
+        ]
+        lines = {choices[i].place.line: None for i in live}
+        line = failure.place.line if failure.place.line in lines else next(iter(lines), None)
+        reason = Reason(failure.text, failure.place)
+        for i in live:
+            if choices[i].place.line == line:
+                choices[i].ruled_out.add(classes.taken[i])
+                choices[i].reason = reason
+        return [] if live else [(ids, reason)]
+
+    def _with_attributes(
+        self, fine: list[Site], group: list[Site], failure: Failure
+    ) -> list[Site] | None:
+        """The group with numbers of the failing module, or of one around it, that follow it."""
+        parts = failure.place.module.split(".") if failure.place.module else []
+        tried = set()
+        for path in (".".join(parts[:i]) for i in range(len(parts), -1, -1)):
+            kind = type(self.model.get_submodule(path))
+            for names in candidates(self.model, group, kind):
+                if not all(names) or names in tried:
+                    continue
+                tried.add(names)
+                patched = [replace(s, attributes=n) for s, n in zip(group, names, strict=True)]
+                if self.attempt([*fine, *patched]) is None:
+                    return patched
+        return None
+
+
+def _thinned(sites: list[Site]) -> dict[str, list[int]]:
+    """Seven channels stay, at even distances, and of fewer than ten two thirds.
+
+    One channel less can pass where two do not, and few channels are soon looked through; seven,
+    since sizes that code holds seldom divide by it.
+    """
+    return {
+        s.name: [c for c in range(s.size) if c % 3 != 1]
+        if s.size < 10
+        else [c * (s.size - 1) // 6 for c in range(7)]
+        for s in sites
+    }
+
+
+def full(tensor: Tensor, kept: dict[int, Tensor]) -> Tensor:
+    """A cut tensor with its values."""
+    part = take(tensor, kept)
+    return nn.Parameter(part, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else part
+
+
+def hollow(tensor: Tensor, kept: dict[int, Tensor]) -> Tensor:
+    """A cut tensor that takes no memory; buffers keep their values, for code may read them."""
+    if not isinstance(tensor, nn.Parameter):
+        return take(tensor, kept)
+    shape = [len(kept[d]) if d in kept else n for d, n in enumerate(tensor.shape)]
+    return nn.Parameter(tensor.detach().new_full((), 0.01).expand(shape), tensor.requires_grad)
+
+
+def _finer(a: Tensor, b: Tensor) -> Tensor:
+    """Where one class of `a` meets several of `b`."""
+    size = int(a.max()) + 1
+    low = torch.full((size,), int(b.max()) + 1).scatter_reduce_(0, a, b, "amin")
+    high = torch.full((size,), -1).scatter_reduce_(0, a, b, "amax")
+    return (low != high)[a]
+
+
+def _where(error: BaseException, model: nn.Module, last: Place) -> Place:
+    """The innermost module and line of the user's code that an error came through."""
+    paths = {id(m): n for n, m in model.named_modules()}
+    place, frames = last, error.__traceback__
+    while frames is not None:
+        owner = frames.tb_frame.f_locals.get("self")
+        if id(owner) in paths:
+            place = place._replace(module=paths[id(owner)])
+        line = user_line(frames.tb_frame, frames.tb_lineno)
+        if line:
+            place = place._replace(op="", line=line)
+        frames = frames.tb_next
+    return place

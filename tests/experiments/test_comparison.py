@@ -1,0 +1,143 @@
+"""Comparisons as a library: every setting reaches the plan, and cells of others are refused."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import obc
+from obc.experiments.comparison import (
+    ABLATIONS,
+    CRITERIA,
+    Cell,
+    Comparison,
+    Variant,
+    ablation,
+    criteria,
+    curve,
+)
+
+
+def net() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(1, 32, 3, padding=1),
+        nn.BatchNorm2d(32),
+        nn.ReLU(),
+        nn.Conv2d(32, 48, 1),
+        nn.BatchNorm2d(48),
+        nn.ReLU(),
+        nn.Conv2d(48, 40, 1),
+        nn.BatchNorm2d(40),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(40, 4),
+    ).eval()
+
+
+def loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+    return nn.functional.cross_entropy(model(batch[0]), batch[1])
+
+
+def experiment(folder: Path, **settings: Any) -> Comparison:
+    torch.manual_seed(1)
+    batches = [(torch.randn(8, 1, 6, 6), torch.randint(0, 4, (8,))) for _ in range(4)]
+    return Comparison(
+        folder=folder,
+        example=torch.randn(1, 1, 6, 6),
+        batches=batches,
+        loss=loss,
+        test=batches,
+        targets=["macs=70%", "macs=50%"],
+        settings={"criterion": "jacobian", "rows": 2, "step": 0.1, **settings},
+    )
+
+
+@pytest.mark.parametrize("variant", criteria(CRITERIA), ids=lambda v: v.name)
+def test_a_cell_is_what_the_verbs_give(variant: Variant, tmp_path: Path) -> None:
+    """Each criterion by hand: plan, apply, evaluate."""
+    model, job = net(), experiment(tmp_path)
+    cell = job.cell(model, variant, seed=3)
+    plans = obc.plan(
+        model,
+        job.example,
+        job.batches,
+        loss,
+        target=list(job.targets),
+        criterion=variant.name,
+        rows=2,
+        step=0.1,
+        seed=3,
+    )
+    for plan, point in zip(plans, cell.points, strict=True):
+        pruned = obc.apply(net(), plan)
+        found = obc.cost(pruned, job.example)
+        assert point.macs == pytest.approx(1 - found.macs / obc.cost(model, job.example).macs)
+        assert point.loss == obc.evaluate(pruned, job.test).loss
+    assert cell.before.loss == obc.evaluate(model, job.test).loss
+    assert cell.seconds > 0
+
+
+@pytest.mark.parametrize("name", ABLATIONS)
+def test_every_ablation_reaches_the_plan(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[dict[str, Any]] = []
+    real = obc.plan
+
+    def spy(*args: Any, **settings: Any) -> Any:
+        seen.append(settings)
+        return real(*args, **settings)
+
+    module = importlib.import_module("obc.experiments.comparison")  # obc.report is the verb
+    monkeypatch.setattr(module, "plan", spy)
+    variants = ablation(name, rows=2, step=0.1)
+    for variant in variants:
+        experiment(tmp_path).cell(net(), variant, seed=0)
+    assert len(seen) == len(variants) > 1
+    for variant, settings in zip(variants, seen, strict=True):
+        assert settings["criterion"] == "jacobian"
+        assert all(settings[key] == value for key, value in variant.settings.items())
+    assert len({str(sorted(v.settings.items())) for v in variants}) == len(variants)
+    assert len({v.file for v in variants}) == len(variants)
+
+
+def test_a_cell_of_another_model_or_budget_is_refused(tmp_path: Path) -> None:
+    variant = Variant("l1", {"criterion": "l1"})
+    first = experiment(tmp_path).cell(net(), variant, 0)
+    assert experiment(tmp_path).cell(net(), variant, 0) == first  # from the disk
+    other = net()
+    with torch.no_grad():
+        other[0].weight[0, 0, 0, 0] += 1
+    with pytest.raises(obc.ObcError, match="other weights"):
+        experiment(tmp_path).cell(other, variant, 0)
+    with pytest.raises(obc.ObcError, match=r"another step: 0\.1, not 0\.2"):
+        experiment(tmp_path, step=0.2).cell(net(), variant, 0)
+
+
+def test_a_damaged_cell_is_no_cell(tmp_path: Path) -> None:
+    variant = Variant("l1", {"criterion": "l1"})
+    experiment(tmp_path).cell(net(), variant, 0)
+    file = tmp_path / "cells" / "l1-0.json"
+    file.write_text(file.read_text()[:-20])
+    with pytest.raises(obc.ObcError, match=r"l1-0\.json"):
+        experiment(tmp_path).cell(net(), variant, 0)
+
+
+def test_the_model_stays_as_it_was(tmp_path: Path) -> None:
+    model = net()
+    before = {n: t.clone() for n, t in model.state_dict().items()}
+    experiment(tmp_path).cell(model, Variant("jacobian"), 0)
+    assert all(torch.equal(t, before[n]) for n, t in model.state_dict().items())
+
+
+def test_one_seed_has_no_spread(tmp_path: Path) -> None:
+    cell: Cell = experiment(tmp_path).cell(net(), Variant("jacobian"), 0)
+    found = curve([cell])
+    assert found.seeds == 1 and [p.accuracy_std for p in found.points] == [0.0, 0.0, 0.0]
