@@ -86,7 +86,7 @@ def test_a_folder_that_cannot_be_written(place: str, dense: Path, tmp_path: Path
     (tmp_path / "file").write_text("")
     out = place.format(tmp=tmp_path)
     said = failed("prune", dense, *PRUNE, "--target", "macs=2x", "--out", out)
-    assert "cannot be written to" in said and "choose another" in said
+    assert "is no folder that can be written to" in said and "choose another" in said
 
 
 def test_a_missing_extra_says_what_to_install(

@@ -120,13 +120,13 @@ def test_a_run_that_is_done_is_not_run_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
-        ({"step": 0.05}, "step is 0.04 there and 0.05 here"),
-        ({"seed": 1}, "seed is 0 there and 1 here"),
-        ({"target": "macs=3x"}, "targets is 'macs=2x' there and 'macs=3x' here"),
-        ({"criterion": "taylor"}, "criterion is 'jacobian' there"),
-        ({"block": "group"}, "criterion.block is None there and 'group' here"),
-        ({"ignore": "stem"}, "ignore is '' there and 'stem' here"),
-        ({"min_channels": {"stem": 3}}, "min_channels is 1 there"),
+        ({"step": 0.05}, "its step is 0.04, not 0.05"),
+        ({"seed": 1}, "its seed is 0, not 1"),
+        ({"target": "macs=3x"}, "its targets is 'macs=2x', not 'macs=3x'"),
+        ({"criterion": "taylor"}, "its criterion is 'jacobian', not 'taylor'"),
+        ({"block": "group"}, "its criterion.block is None, not 'group'"),
+        ({"ignore": "stem"}, "its ignore is '', not 'stem'"),
+        ({"min_channels": {"stem": 3}}, "its min_channels is 1, not "),
     ],
 )
 def test_the_folder_of_another_run_is_refused(
@@ -135,7 +135,7 @@ def test_the_folder_of_another_run_is_refused(
     model = Residual().eval()
     run(tmp_path, model)
     before = (tmp_path / "run.json").read_bytes()
-    with pytest.raises(obc.ObcError, match=f"holds another run: {text}.*; use another folder"):
+    with pytest.raises(obc.ObcError, match=f"holds another run: {text}.*; choose another folder"):
         run(tmp_path, model, **changes)
     assert (tmp_path / "run.json").read_bytes() == before
 
@@ -144,7 +144,7 @@ def test_the_folder_of_another_model_is_refused(tmp_path: Path) -> None:
     model = Residual().eval()
     run(tmp_path, model)
     model.fc.bias.data[0] += 1
-    with pytest.raises(obc.ObcError, match="holds another run: model is"):
+    with pytest.raises(obc.ObcError, match="holds another run: its model is"):
         run(tmp_path, model)
 
 

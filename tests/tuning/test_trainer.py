@@ -250,9 +250,9 @@ def test_folders_of_other_runs_are_refused(tmp_path: Path) -> None:
     files = {f: f.read_bytes() for f in out.rglob("*") if f.is_file()}
     for other, words in (
         ({"recipe": RECIPE.changed(lr=0.2)}, r"another run: its lr is 0.1, not 0.2"),
-        ({"model": net(seed=1)}, "another run: it began from other weights"),
-        ({"model": equivalent()}, "another run: it began from other weights"),
-        ({"train": images(80)}, "another run: its data was"),
+        ({"model": net(seed=1)}, "another run: its digest of the weights is"),
+        ({"model": equivalent()}, "another run: its digest of the weights is"),
+        ({"train": images(80)}, "another run: its training data is"),
         ({"resume": False}, "holds a run already; resume=True"),
     ):
         given: dict[str, Any] = {"model": net(), "train": DATA, "recipe": RECIPE, **other}
@@ -262,7 +262,7 @@ def test_folders_of_other_runs_are_refused(tmp_path: Path) -> None:
     (tmp_path / "mine" / "thesis.tex").write_text("years of work")
     with pytest.raises(obc.ObcError, match="holds files but no run"):
         obc.finetune(net(), DATA, None, RECIPE, out=tmp_path / "mine")
-    with pytest.raises(obc.ObcError, match="is a file"):
+    with pytest.raises(obc.ObcError, match="is no folder that can be written to"):
         obc.finetune(net(), DATA, None, RECIPE, out=tmp_path / "mine" / "thesis.tex")
     assert files == {f: f.read_bytes() for f in out.rglob("*") if f.is_file()}
 

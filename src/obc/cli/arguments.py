@@ -12,6 +12,8 @@ from obc.data import NAMES
 from obc.models.resolver import OWN
 from obc.tuning.recipe import known as recipes
 
+ELSEWHERE = "choose another folder with --out"  # where a folder holds other work
+
 
 def _models() -> list[str]:
     return [*OWN, "torchvision:", "timm:", "hf:"]

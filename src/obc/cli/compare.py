@@ -15,11 +15,11 @@ from rich.table import Table
 from torch import nn
 
 from obc.cli import recording
-from obc.cli.arguments import DataName, Folder, Model, Pretrained, Weights
-from obc.cli.claim import claimed
+from obc.cli.arguments import ELSEWHERE, DataName, Folder, Model, Pretrained, Weights
 from obc.cli.inputs import Batches, data_of, example_of, loss, model_of
 from obc.cli.output import Output, Result
 from obc.data import Data
+from obc.disk.claim import claimed
 from obc.disk.writing import write
 from obc.errors import ObcError
 from obc.experiments import comparison as library
@@ -82,7 +82,7 @@ def compare(
         )
     facts = {"command": "compare", "model": model, "data": data, "weights": weights}
     more = {"train": train, "unit": unit, "keep": keep, "rows": rows, "step": step}
-    with claimed(folder, {**facts, **more, "batch size": batch_size}):
+    with claimed(folder, {**facts, **more, "batch size": batch_size}, advice=ELSEWHERE):
         whole = model_of(model, images, weights, pretrained)
         experiment = Comparison(
             folder=folder,

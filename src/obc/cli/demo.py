@@ -16,11 +16,11 @@ from torch import nn
 
 import obc
 from obc.cli import recording
-from obc.cli.arguments import Seed
-from obc.cli.claim import claimed
+from obc.cli.arguments import ELSEWHERE, Seed
 from obc.cli.inputs import Batches, data_of, example_of, loss, model_of
 from obc.cli.measure import Measured, measured, milliseconds, models_table, plain
 from obc.cli.output import Output, Result
+from obc.disk.claim import claimed
 from obc.experiments import comparison as compare
 from obc.reporting import fill
 from obc.reporting.record import Figure
@@ -50,7 +50,7 @@ def demo(
     """
     start, used = time.monotonic(), time.process_time()
     torch.set_num_threads(1)  # images of 8 x 8 are too small to be shared by two
-    with claimed(folder, {"command": "demo", "seed": seed}):
+    with claimed(folder, {"command": "demo", "seed": seed}, advice=ELSEWHERE):
         run = _Demo(out, folder, seed)
         run.train()
         run.compare()

@@ -12,6 +12,7 @@ from torch import nn
 
 from obc.cli import recording
 from obc.cli.arguments import (
+    ELSEWHERE,
     Criterion,
     DataName,
     Folder,
@@ -25,11 +26,11 @@ from obc.cli.arguments import (
     Weights,
 )
 from obc.cli.arguments import Recipe as RecipeOption
-from obc.cli.claim import claimed
 from obc.cli.inputs import Batches, data_of, example_of, loss, model_of
 from obc.cli.measure import Measured, measured, models_table, plain
 from obc.cli.output import Output, Result
 from obc.data import Data
+from obc.disk.claim import claimed
 from obc.equivalent.apply import apply
 from obc.errors import ObcError
 from obc.files.reference import reference
@@ -141,7 +142,7 @@ def prune(
     }
     facts = {"command": "prune", "model": model, "weights": weights, "data": data}
     own = {"batch size": batch_size, "equivalent": equivalent}
-    with claimed(folder, {**facts, **own, **settings}):
+    with claimed(folder, {**facts, **own, **settings}, advice=ELSEWHERE):
         job = Job(out, net, images, folder)
         title = f"{reference(net)} on {images.name}: {target} by {criterion}"
         record = recording.begin(title, net, data, seed)
@@ -182,7 +183,7 @@ def tune(
         raise ObcError(f"'{model}' is no folder, so say where the tuned model goes: --out DIR")
     place = folder if folder is not None else Path(model) / "tuned"
     facts = {"command": "tune", "model": model, "recipe": recipe, "data": data, "teacher": teacher}
-    with claimed(place, facts):
+    with claimed(place, facts, advice=ELSEWHERE):
         job = Job(out, net, images, place)
         record = recording.begin(
             f"{reference(net)} on {images.name}: tuned", net, images.name, chosen.seed
@@ -230,7 +231,7 @@ def run(
         )
     net = model_of(name, images, weights, pretrained)
     facts = {"command": "run", "recipe": recipe, "model": name, "weights": weights, "data": data}
-    with claimed(folder, facts):
+    with claimed(folder, facts, advice=ELSEWHERE):
         job = Job(out, net, images, folder)
         return _run(job, chosen, recipe)
 

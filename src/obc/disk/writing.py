@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from obc.errors import ObcError
 
@@ -34,3 +36,9 @@ def write(path: str | os.PathLike[str], fill: Callable[[Path], object]) -> None:
     finally:
         if aside is not None:
             aside.unlink(missing_ok=True)
+
+
+def write_json(path: str | os.PathLike[str], facts: Any) -> None:
+    """Write a small JSON file, whole or not at all."""
+    text = json.dumps(facts, indent=1)
+    write(path, lambda aside: aside.write_text(text, encoding="utf-8"))

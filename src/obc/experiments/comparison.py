@@ -21,7 +21,9 @@ from torch import Tensor, nn
 from obc.criteria.reduce import AGGREGATORS, NORMALIZERS
 from obc.criteria.score import score
 from obc.disk import digest
+from obc.disk.claim import check_same
 from obc.disk.reading import parse, read_bytes
+from obc.disk.writing import write_json
 from obc.equivalent.apply import apply
 from obc.errors import ObcError, closest
 from obc.plans.plan import Plan, PlanCost
@@ -29,7 +31,6 @@ from obc.reporting.record import Curve, Point
 from obc.search.planner import plan
 from obc.search.ranking import SCOPES
 from obc.tracing.tracer import trace
-from obc.tuning.checkpoint import write_json
 from obc.tuning.evaluate import evaluate
 
 CRITERIA = ("random", "l1", "l2", "bn_scale", "fpgm", "whc", "taylor", "hessian", "jacobian")
@@ -200,16 +201,10 @@ def _removed(before: PlanCost, after: PlanCost) -> dict[str, float]:
 
 
 def _known(path: Path, weights: str, settings: dict[str, Any]) -> Cell:
-    found = parse(Cell, read_bytes(path, "a cell"), path, "a cell")
-    if found.model != weights:
-        raise ObcError(f"{path} is of a model with other weights; choose another folder")
-    for key in settings.keys() | found.settings.keys():
-        if settings.get(key) != found.settings.get(key):
-            raise ObcError(
-                f"{path} was made with another {key}: {found.settings.get(key)!r}, "
-                f"not {settings.get(key)!r}; choose another folder"
-            )
-    return found
+    cell = parse(Cell, read_bytes(path, "a cell"), path, "a cell")
+    there = {"digest of the model": cell.model, **cell.settings}
+    check_same(path, there, {"digest of the model": weights, **settings})
+    return cell
 
 
 def curve(cells: Sequence[Cell]) -> Curve:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from obc.disk import digest
+from obc.disk.claim import make
 from obc.disk.reading import parse, read_bytes
 from obc.errors import ObcError
 from obc.files.artifact import Artifact, Beside
@@ -57,11 +58,7 @@ def _plan_of(folder: Path, note: str | None) -> Artifact:
 @contextmanager
 def replacing(folder: Path) -> Iterator[Path]:
     """A place to write the new files into; they take the old ones' place when all are there."""
-    aside = folder / ASIDE
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except FileExistsError:
-        raise ObcError(f"{folder} is no folder") from None
+    aside = make(folder) / ASIDE
     with _alone(folder):
         _check_ours(folder)
         _finish(folder)

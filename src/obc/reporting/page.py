@@ -36,7 +36,7 @@ def report(folder: str | os.PathLike[str]) -> Path:
 def page(record: Record) -> str:
     """The page as text; everything from the record is escaped."""
     drawing = Environment(
-        loader=PackageLoader("obc.report"), autoescape=True, undefined=StrictUndefined
+        loader=PackageLoader("obc.reporting"), autoescape=True, undefined=StrictUndefined
     )
     size = {
         "width": charts.WIDTH, "height": charts.HEIGHT, "left": charts.LEFT,

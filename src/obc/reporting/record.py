@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from obc.disk.claim import make
 from obc.disk.reading import parse, read_bytes
 from obc.disk.writing import write
 from obc.errors import ObcError
@@ -211,11 +212,7 @@ class Record(BaseModel):
             first = error.errors(include_url=False, include_input=False)[0]
             where = ".".join(str(part) for part in first["loc"])
             raise ObcError(f"the record cannot be saved: {where}: {first['msg']}") from None
-        path = Path(folder) / FILE
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise ObcError(f"{folder} is no folder that can be written to: {error}") from None
+        path = make(folder) / FILE
         text = whole.model_dump_json(indent=1).encode()
         write(path, lambda aside: aside.write_bytes(text))
         return path

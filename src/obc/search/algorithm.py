@@ -91,7 +91,6 @@ class Run:
             return checkpoint.State(run=run)
         run["model"] = digest.of_model(self.model)
         run["processes"] = self.scorer.group.count
-        checkpoint.make_folder(self.folder)
         found = checkpoint.read(self.folder, run)
         # Without batches steps take no time; going through all of them draws the same numbers.
         instant = self.criterion.evidence == "none" and unit != "latency"

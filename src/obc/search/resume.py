@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from obc.disk import writing
+from obc.disk import claim, writing
 from obc.errors import ObcError
 from obc.plans.plan import Plan, PlanStep
 
@@ -36,31 +36,19 @@ class State(BaseModel):
 
 def read(folder: str | os.PathLike[str], run: dict[str, str | int | float | bool | None]) -> State:
     """The state in a folder, which must be of the same run; a fresh one if there is none."""
-    path = Path(folder) / _FILE
+    path = claim.make(folder) / _FILE
     if not path.exists():
         return State(run=run)
     try:
-        found = State.model_validate_json(path.read_bytes())
+        state = State.model_validate_json(path.read_bytes())
     except (OSError, ValidationError) as error:
         text = str(error).splitlines()[0]
         raise ObcError(f"{path} is not a run this version can go on with: {text}") from None
-    for key in run.keys() | found.run.keys():
-        if run.get(key) != found.run.get(key):
-            raise ObcError(
-                f"resume: {folder} holds another run: {key} is {found.run.get(key)!r} there and "
-                f"{run.get(key)!r} here; use another folder"
-            )
-    return found
+    claim.check_same(folder, state.run, run)
+    return state
 
 
 def write(folder: str | os.PathLike[str], state: State) -> None:
     """Write the state aside and rename it: whoever kills the run, one whole state is there."""
     text = state.model_dump_json()
     writing.write(Path(folder) / _FILE, lambda aside: aside.write_text(text, encoding="utf-8"))
-
-
-def make_folder(folder: str | os.PathLike[str]) -> None:
-    try:
-        Path(folder).mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ObcError(f"resume: {folder} is no folder that can be written to: {error}") from None

@@ -46,11 +46,6 @@ def write(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -
     writing.write(path, fill)
 
 
-def write_json(path: Path, facts: Any) -> None:
-    """The same for a small JSON file."""
-    writing.write(path, lambda aside: aside.write_text(json.dumps(facts, indent=1)))
-
-
 def read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """A checkpoint's tensors and facts."""
     try:

@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import nn
 
+from obc.disk.writing import write_json
 from obc.equivalent.attach import is_equivalent
 from obc.equivalent.merge import merge
 from obc.errors import ObcError
@@ -47,7 +48,7 @@ class Run:
         about = folder.describe(
             recipe, model.state_dict(), train, teacher is not None, processes.world
         )
-        processes.once(lambda: folder.claim(out, about, resume))
+        processes.once(lambda: folder.claim_run(out, about, resume))
         seeds.seed_all(recipe.seed)
         self.learner = Learner(
             copy.deepcopy(model), self.feed, recipe, teacher, callback, processes
@@ -177,6 +178,6 @@ class Run:
         plain = self._plain()
         result = {"steps": self.learner.done, "history": self.history}
         self.processes.once(lambda: checkpoint.write(self.out / folder.FINAL, plain, result))
-        self.processes.once(lambda: checkpoint.write_json(self.out / folder.RESULT, result))
+        self.processes.once(lambda: write_json(self.out / folder.RESULT, result))
         self._load(self.model)
         return scores
