@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from obc.models import resnet20, resnet56, vgg19, vit_small
+from obc.models import resnet20, resnet20_padded, resnet56, vgg19, vit_small
 from tests import hugging, vision
 from tests.examples import Example, floats, image, memory, pixels, rows, text, tokens
 from tests.nets import attention, blocks, channels, gates, wiring
@@ -116,6 +116,7 @@ HAND = [
     hand("vgg19", partial(vgg19, 10, width=6), image(32), "must conv"),
     hand("resnet20", resnet20, image(16), "must conv"),
     hand("resnet56", resnet56, image(16), "must conv"),
+    hand("resnet20_padded", partial(resnet20_padded, 6, width=4), image(12), "conv bare"),
     hand("resnet_preactivation", blocks.PreActivationResNet, image(12), "must conv"),
     hand("resnet50", partial(blocks.BottleneckResNet, 6, (3, 4, 6, 3)), image(32), "must conv"),
     hand("mobilenet_v2", blocks.MobileNetV2, image(20), "must conv groups"),

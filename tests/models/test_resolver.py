@@ -10,6 +10,7 @@ import torch
 
 import obc
 from obc.models import resolve
+from obc.models.resolver import OWN
 from tests.vision import import_torchvision, installed
 
 FILE = """
@@ -23,7 +24,7 @@ def failing():
 """
 
 
-@pytest.mark.parametrize("name", ["resnet20", "resnet56", "vgg19", "vit_small"])
+@pytest.mark.parametrize("name", OWN)
 def test_our_own(name: str) -> None:
     model = resolve(name, num_classes=7)
     assert model(torch.zeros(2, 3, 32, 32)).shape == (2, 7)

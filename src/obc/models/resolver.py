@@ -14,12 +14,16 @@ from torch import nn
 
 from obc.errors import ObcError, closest
 from obc.models.resnet import resnet20, resnet56
-from obc.models.vgg import vgg19
+from obc.models.resnet_padded import resnet20_padded, resnet56_padded
+from obc.models.vgg import vgg16, vgg19
 from obc.models.vit import vit_small
 
 OWN: Mapping[str, Callable[..., nn.Module]] = {
     "resnet20": resnet20,
     "resnet56": resnet56,
+    "resnet20_padded": resnet20_padded,
+    "resnet56_padded": resnet56_padded,
+    "vgg16": vgg16,
     "vgg19": vgg19,
     "vit_small": vit_small,
 }
@@ -31,7 +35,7 @@ def resolve(
 ) -> nn.Module:
     """A model by name; `options` go to whatever builds it.
 
-    The name is one of ours (`resnet20`, `resnet56`, `vgg19`, `vit_small`), or
+    The name is one of ours (`resnet20`, `vit_small` …: those of `obc.models`), or
     `torchvision:resnet50`, `timm:convnext_tiny`, `hf:google/vit-base-patch16-224` (a hub name or
     a folder), or `path/to/file.py:factory`. `pretrained` loads the library's own weights, never
     from pickled files. A name may bring options: "resnet20,width=8".
