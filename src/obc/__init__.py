@@ -18,6 +18,7 @@ from obc.reporting.page import report
 from obc.search.planner import plan
 from obc.surgery.verify import verify
 from obc.tracing.layers import handler
+from obc.tracing.rules.registry import rule
 from obc.tracing.sites import Frozen, Member, Site, Sites
 from obc.tracing.tracer import trace
 from obc.tuning.evaluate import Score, evaluate
@@ -53,6 +54,7 @@ __all__ = [
     "parameter_groups",
     "plan",
     "report",
+    "rule",
     "save",
     "score",
     "trace",

@@ -9,10 +9,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from obc.costs.cost_model import Dim, Products
+from obc.costs.cost_model import Products
 from obc.costs.targets import TOLERANCE
 from obc.search.landing import evenly, land
 from obc.search.ranking import Chunk, chunks_of, ranked
+from obc.tracing.rules.products import Dim
 
 
 def chain(widths: list[int], weights: list[int]) -> Products:

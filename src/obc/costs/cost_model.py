@@ -13,22 +13,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from obc.costs.counting import cost, operator_macs
+from obc.costs.counting import cost
 from obc.errors import ObcError
 from obc.running.modules import named_tensors
 from obc.running.snapshot import unchanged
 from obc.tracing.flow import Flow, bind
 from obc.tracing.narrow import narrow
+from obc.tracing.rules.products import Dim, Operands, total
 from obc.tracing.tracer import Tracing
 from obc.tracing.trial import hollow
-
-
-@dataclass(frozen=True)
-class Dim:
-    """A dimension: its full size, and by how much each removed channel of a site shortens it."""
-
-    size: int
-    rate: tuple[tuple[int, int], ...] = ()
 
 
 class Products:
@@ -93,7 +86,7 @@ def costs_of(tracing: Tracing) -> Costs:
     with unchanged(tracing.model):
         tracing.run(counted)
     full = cost(tracing.model, tracing.example)
-    rest = full.macs - sum(counted.seen)
+    rest = full.macs - counted.seen
     macs = Products([*counted.terms, (rest, [])], sizes)
     found = Costs(macs, Products(_params(tracing), sizes), Products(_channels(sizes), sizes))
     _check(tracing, found, {})
@@ -144,7 +137,7 @@ class _Counted(Flow):
     def __init__(self, tracing: Tracing) -> None:
         super().__init__(tracing.model, tracing.flow.find)
         self.terms: list[tuple[int, list[Dim]]] = []
-        self.seen: list[int] = []
+        self.seen = 0
         self._of = tracing.classes.of
         self._sizes = [site.size for site in tracing.sites]
         self._site = torch.full((tracing.flow.ledger.size,), -1)
@@ -157,33 +150,12 @@ class _Counted(Flow):
 
     def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         out = func(*args, **kwargs)
-        macs = operator_macs(func, args, kwargs, out)
-        if macs:
-            for dims in self._products(func, bind(func, args, kwargs), out):
-                self.terms.append((1, dims))
-            self.seen.append(macs)
+        formula = self.find(func).macs
+        if formula is not None:
+            products = formula(Operands(bind(func, args, kwargs), out, self._dims))
+            self.terms += [(1, dims) for dims in products]
+            self.seen += total(products)
         return out
-
-    def _products(self, func: Any, args: Mapping[str, Any], out: Any) -> list[list[Dim]]:
-        name = func._schema.name.removeprefix("aten::")
-        if "scaled_dot_product" in name:
-            q, k, v = (self._dims(args[n]) for n in ("query", "key", "value"))
-            return [[*q[:-1], k[-2], _either(q[-1], k[-1])], [*q[:-1], k[-2], v[-1]]]
-        if name == "convolution":
-            x, w = self._dims(args["input"]), self._dims(args["weight"])
-            places = x[2:] if args["transposed"] else [Dim(n) for n in out.shape[2:]]
-            return [[x[0], *w, *places]]
-        pair = {
-            "mm": ("self", "mat2"),
-            "addmm": ("mat1", "mat2"),
-            "bmm": ("self", "mat2"),
-            "baddbmm": ("batch1", "batch2"),
-        }.get(name)
-        if pair is None:
-            return [[Dim(operator_macs(func, tuple(args.values()), {}, out))]]
-        a, b = (self._dims(args[n]) for n in pair)
-        batch = [_either(a[0], b[0])] if len(a) == 3 else []
-        return [[*batch, a[-2], _either(a[-1], b[-2]), b[-1]]]
 
     def _dims(self, tensor: Tensor) -> list[Dim]:
         """Removed ids always fill whole slices: find the dimension along which they do."""
@@ -203,8 +175,3 @@ class _Counted(Flow):
                     }
                     break
         return [_dim(n, rate) for n, rate in zip(tensor.shape, rates, strict=True)]
-
-
-def _either(a: Dim, b: Dim) -> Dim:
-    """Two dimensions that meet in a product are of one length; one of them may not know why."""
-    return a if a.rate else b

@@ -12,6 +12,9 @@ from torch.utils.flop_counter import flop_registry
 from obc.running.forward import forward
 from obc.running.modules import ModuleStack
 from obc.running.snapshot import unchanged
+from obc.tracing.flow import bind
+from obc.tracing.rules.products import Operands, total
+from obc.tracing.rules.registry import find
 
 
 @dataclass(frozen=True)
@@ -86,13 +89,9 @@ class _Counter(TorchDispatchMode):
 
 
 def operator_macs(func: Any, args: Any, kwargs: Any, out: Any) -> int:
-    """What one call of an operator costs."""
-    if "scaled_dot_product" in func._schema.name:  # torch's formulas leave the CPU kernel out
-        query, key, value = args[:3]
-        rows: int = query[..., 0].numel()
-        return rows * int(key.shape[-2]) * int(query.shape[-1] + value.shape[-1])
-    if func._schema.name == "aten::mkldnn_rnn_layer":
-        steps: int = args[0][..., 0].numel()
-        return steps * int(args[1].numel() + args[2].numel())
+    """The multiply-accumulates of one call, as its rule or else torch's formula says."""
+    declared = find(func).macs
+    if declared is not None:
+        return total(declared(Operands(bind(func, args, kwargs), out)))
     formula = flop_registry.get(func.overloadpacket)
     return int(formula(*args, **kwargs, out_val=out)) // 2 if formula is not None else 0

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -26,11 +26,14 @@ from torch.utils._pytree import tree_leaves
 from obc.running.modules import ModuleStack, named_tensors
 from obc.tracing.ledger import Ledger, Place
 
+if TYPE_CHECKING:  # the rules are written in terms of this module
+    from obc.tracing.rules.registry import Operator
+
 # Recurrent layers check sizes in Python and C++ alike; nothing inside them may shrink.
 OPAQUE: tuple[type[nn.Module], ...] = (nn.RNNBase, nn.RNNCellBase)
 _NOT_USER_CODE = (
     f"{Path(torch.__file__).parent}{os.sep}",
-    f"{Path(__file__).parent}{os.sep}",
+    *(f"{Path(__file__).parents[1] / room}{os.sep}" for room in ("running", "tracing")),
     str(Path(sysconfig.get_paths()["stdlib"]) / "contextlib.py"),
 )
 
@@ -131,9 +134,9 @@ def any_between(flags: Tensor, starts: list[int], sizes: list[int]) -> list[bool
 
 
 class Step(NamedTuple):
-    """One call: where it was, the ids that reached it, and the steps whose data it read."""
+    """One call: what, where, the ids that reached it, and the steps whose data it read."""
 
-    name: str
+    operator: Operator
     place: Place
     ids: tuple[Tensor, ...]
     reads: tuple[int, ...]
@@ -158,7 +161,7 @@ Rule = Callable[[Call], Any]
 class Flow(TorchDispatchMode):
     """The mode under which the model runs; afterwards `ledger`, `leaves` and `steps` tell."""
 
-    def __init__(self, model: nn.Module, find: Callable[[Any], Rule]) -> None:
+    def __init__(self, model: nn.Module, find: Callable[[Any], Operator]) -> None:
         super().__init__()
         self.ledger = Ledger()
         self.find = find
@@ -241,7 +244,8 @@ class Flow(TorchDispatchMode):
         place = Place(self._stack.path, name.removeprefix("aten::"), _line())
         reached = tuple(label for k in known for label in k.labels)
         reads = tuple(k.step for k in known if k.origin == "data")
-        self.steps.append(Step(place.op, place, reached, reads))
+        operator = self.find(func)
+        self.steps.append(Step(operator, place, reached, reads))
         origins = {k.origin for k in known}
         origin = next(o for o in ("data", "weight", "buffer") if o in origins)
         call = Call(self, func, bind(func, args, kwargs), None, place, origin)
@@ -250,7 +254,7 @@ class Flow(TorchDispatchMode):
         if opaque is not None:
             freeze_all(call, f"{type(opaque).__name__} layers are not pruned")
         else:
-            labels = self.find(func)(call)
+            labels = operator.labels(call)
             if labels is not None:
                 self.record(call, labels)
         return call.out

@@ -15,13 +15,6 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from obc.tracing.flow import Call, Flow
 
-_MIXING = {
-    *("mm", "bmm", "addmm", "baddbmm", "_softmax", "_log_softmax", "_safe_softmax"),
-    *("mean", "sum", "amax", "amin", "max", "min", "var", "std", "var_mean", "std_mean"),
-    *("linalg_vector_norm", "norm", "logsumexp", "prod", "nansum"),
-    *("native_layer_norm", "native_group_norm", "_fused_rms_norm"),
-}
-
 
 class Masked(Flow):
     """Runs the original so that removed channels are never read.
@@ -59,9 +52,9 @@ class Masked(Flow):
         return self._cache[id(tensor)]
 
     def record(self, call: Call, labels: Any) -> None:
-        name = call.func._schema.name.removeprefix("aten::")
         if (
-            name in _MIXING
+            self.find(call.func).mixes
+            and not call.func._schema.is_mutable
             and call.origin == "data"
             and any(self._gone[i].any() for i in _all_labels(call))
         ):

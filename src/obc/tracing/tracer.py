@@ -17,7 +17,7 @@ from obc.running.modules import named_tensors
 from obc.running.snapshot import Snapshot
 from obc.tracing.flow import Flow, tensors_in
 from obc.tracing.ledger import Place, Reason
-from obc.tracing.rules import find
+from obc.tracing.rules.registry import find
 from obc.tracing.sites import Sites, build, place_of
 from obc.tracing.solve import Classes, base_classes, solve
 from obc.tracing.trial import Trial

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from obc.tracing.flow import Call, Tracked, freeze_all
-from obc.tracing.rules import rule
+from obc.tracing.rules import products
 from obc.tracing.rules.pointwise import Labels, align, combine, varying
+from obc.tracing.rules.registry import rule
 
 UNREAD = "multiplied with data that does not shrink"
 
@@ -93,13 +94,15 @@ def _tie_batch(
             call.ledger.freeze(ids, UNREAD, call.place)
 
 
-@rule("mm", "bmm")
+@rule("mm", kind="linear", mixes=True, macs=products.matrix_product("self", "mat2"))
+@rule("bmm", mixes=True, macs=products.matrix_product("self", "mat2"))
 def product(call: Call) -> Labels:
     labels = contract(call, call["self"], call["mat2"])
     return tuple(ids.reshape(ids.shape[3 - call.out.ndim :]) for ids in labels)
 
 
-@rule("addmm", "baddbmm")
+@rule("addmm", kind="linear", mixes=True, macs=products.matrix_product("mat1", "mat2"))
+@rule("baddbmm", mixes=True, macs=products.matrix_product("batch1", "batch2"))
 def add_product(call: Call) -> Labels:
     """`input + a @ b`; a bias counts as part of what puts the channels out."""
     a, b = (
@@ -121,7 +124,7 @@ def plus_bias(call: Call, labels: Labels, bias: Tensor | None) -> Labels:
     return combine(call, [(call.out, Tracked(labels)), (bias, known)], call.out.ndim)
 
 
-@rule("linear")
+@rule("linear", macs=products.linear)
 def linear(call: Call) -> Labels:
     x, weight = call["input"], call["weight"]
     flat = tuple(
@@ -152,6 +155,7 @@ def vector(call: Call) -> Any:
     *("_scaled_dot_product_efficient_attention", "_scaled_dot_product_attention_math"),
     *("_scaled_dot_product_cudnn_attention", "_scaled_dot_product_fused_attention_overrideable"),
     *("scaled_dot_product_attention", "_scaled_dot_product_attention_math_for_mps"),
+    macs=products.attention,
 )
 def attention(call: Call) -> Any:
     """Whole heads, and with grouped queries every query head of a key's, go together."""
@@ -184,6 +188,12 @@ def attention(call: Call) -> Any:
         repeat = heads // value.shape[-3] if ids.shape[-3] > 1 else 1
         result.append(ids.repeat_interleave(repeat, -3))
     return [tuple(result)] if isinstance(call.out, (tuple, list)) else tuple(result)
+
+
+@rule("mkldnn_rnn_layer", macs=products.recurrence)
+def recurrence(call: Call) -> Any:
+    freeze_all(call, "recurrent layers are not pruned")
+    return ()
 
 
 def _all_ids(call: Call) -> Tensor:

@@ -7,13 +7,15 @@ from torch import Tensor
 
 from obc.tracing.flow import Call, Tracked
 from obc.tracing.ledger import Option, slabs
-from obc.tracing.rules import rule
+from obc.tracing.rules import products
 from obc.tracing.rules.contraction import UNREAD, plus_bias
 from obc.tracing.rules.pointwise import Labels, varying
 from obc.tracing.rules.reduction import only_before
+from obc.tracing.rules.registry import rule
 
 
-@rule("convolution", "_convolution")
+@rule("convolution", kind="linear", macs=products.convolution)
+@rule("_convolution", macs=products.convolution)
 def convolution(call: Call) -> Labels:
     weight, groups = call["weight"], call["groups"]
     known = call.of(weight) or Tracked()

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from obc.tracing.flow import Call, Tracked, compact, freeze_all
 from obc.tracing.ledger import Option, slabs
-from obc.tracing.rules import rule
 from obc.tracing.rules.pointwise import Labels, combine, meet, varying
+from obc.tracing.rules.registry import rule
 
 
 def move(call: Call, by: Callable[[Tensor], Any], name: str = "self") -> Any:
@@ -22,9 +22,10 @@ def move(call: Call, by: Callable[[Tensor], Any], name: str = "self") -> Any:
     return tuple(moved)
 
 
+@rule("transpose", "permute", "unsqueeze", "squeeze", scales=True)
 @rule(
-    *("t", "transpose", "permute", "movedim", "unsqueeze", "squeeze", "expand", "flip"),
-    *("repeat", "diagonal", "view_as_real", "unfold", "pixel_shuffle", "pixel_unshuffle"),
+    *("t", "movedim", "expand", "flip", "repeat", "diagonal", "view_as_real", "unfold"),
+    *("pixel_shuffle", "pixel_unshuffle"),
 )
 def same_call(call: Call) -> Any:
     rest = {n: v for n, v in call.args.items() if n != "self"}
@@ -64,12 +65,13 @@ def channel_shuffle(call: Call) -> Any:
     return move(call, lambda ids: torch.channel_shuffle(ids.contiguous(), groups))
 
 
-@rule("constant_pad_nd")
+@rule("constant_pad_nd", scales=True)
 def pad(call: Call) -> Any:
     return move(call, lambda ids: torch.constant_pad_nd(ids, call["pad"], -1))
 
 
-@rule("view", "_unsafe_view", "reshape", "_reshape_alias", "_reshape_copy")
+@rule("view", "_unsafe_view", kind="view", scales=True)
+@rule("reshape", "_reshape_alias", "_reshape_copy")
 def view(call: Call) -> Labels:
     shape = call.out.shape
     result: list[Tensor] = []

@@ -8,9 +8,9 @@ from torch import Tensor
 
 from obc.tracing.flow import Call, Tracked
 from obc.tracing.ledger import Option, slabs
-from obc.tracing.rules import rule
 from obc.tracing.rules.pointwise import Labels, combine, varying
 from obc.tracing.rules.reduction import mix
+from obc.tracing.rules.registry import rule
 
 _PARTS = ("weight", "bias", "running_mean", "running_var")
 
@@ -32,10 +32,11 @@ def scaled(call: Call, x: Tensor, labels: Labels, dim: int | None) -> Labels:
     return combine(call, operands, x.ndim)
 
 
+@rule("native_batch_norm", "_native_batch_norm_legit_no_training", kind="norm")
 @rule(
-    *("native_batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_no_training"),
-    *("batch_norm_with_update", "_batch_norm_no_update", "cudnn_batch_norm", "miopen_batch_norm"),
-    *("_batch_norm_with_update", "batch_norm", "_batch_norm_impl_index"),
+    *("_native_batch_norm_legit", "batch_norm_with_update", "_batch_norm_no_update"),
+    *("cudnn_batch_norm", "miopen_batch_norm", "_batch_norm_with_update"),
+    *("batch_norm", "_batch_norm_impl_index"),
 )
 def batch_norm(call: Call) -> list[Labels]:
     x = call["input"]
@@ -45,7 +46,8 @@ def batch_norm(call: Call) -> list[Labels]:
     return [scaled(call, x, call.labels("input"), 1)]
 
 
-@rule("native_layer_norm", "layer_norm", "_fused_rms_norm", "rms_norm")
+@rule("native_layer_norm", kind="norm", mixes=True)
+@rule("layer_norm", "_fused_rms_norm", "rms_norm", mixes=True)
 def layer_norm(call: Call) -> Any:
     x = call["input"]
     dims = range(x.ndim - len(call["normalized_shape"]), x.ndim)
@@ -54,7 +56,7 @@ def layer_norm(call: Call) -> Any:
     return [labels] if isinstance(call.out, (tuple, list)) else labels
 
 
-@rule("native_group_norm")
+@rule("native_group_norm", mixes=True)
 def group_norm(call: Call) -> list[Labels]:
     """Groups stay equal: whole groups go, or the same place in each: what leaves more units."""
     x, groups = call["input"], call["group"]

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from obc.tracing.flow import Call, Tracked
 from obc.tracing.ledger import Option, slabs
-from obc.tracing.rules import rule
+from obc.tracing.rules.registry import rule
 
 Labels = tuple[Tensor, ...]
 
@@ -78,17 +78,11 @@ def _meets_data(call: Call, ids: Tensor, operands: list[tuple[Tensor, Tracked | 
     return False
 
 
+@rule("relu", "leaky_relu", "clone", "contiguous", "native_dropout", scales=True)
 @rule(
-    *("pointwise", "_to_copy", "clone", "detach", "alias", "lift_fresh", "contiguous"),
-    *(
-        "native_dropout",
-        "_prelu_kernel",
-        "hardswish",
-        "log_sigmoid_forward",
-        "mish",
-        "rrelu_with_noise",
-    ),
-    *("threshold", "floor_divide", "complex", "polar", "_conj"),
+    *("pointwise", "_to_copy", "detach", "alias", "lift_fresh", "_prelu_kernel", "hardswish"),
+    *("log_sigmoid_forward", "mish", "rrelu_with_noise", "threshold", "floor_divide"),
+    *("complex", "polar", "_conj"),
 )
 def pointwise(call: Call) -> Labels | list[Labels]:
     operands = [(t, call.of(t)) for t in call.tensors()]

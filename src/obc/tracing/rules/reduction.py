@@ -9,8 +9,8 @@ from typing import Any
 from torch import Tensor
 
 from obc.tracing.flow import Call, Tracked
-from obc.tracing.rules import rule
 from obc.tracing.rules.pointwise import Labels, combine, pointwise, varying
+from obc.tracing.rules.registry import rule
 
 
 def mix(call: Call, x: Tensor, dims: Sequence[int]) -> list[Tensor]:
@@ -29,6 +29,7 @@ def mix(call: Call, x: Tensor, dims: Sequence[int]) -> list[Tensor]:
 @rule(
     *("mean", "sum", "amax", "amin", "max", "min", "var", "std", "var_mean", "prod", "logsumexp"),
     *("linalg_vector_norm", "norm", "std_mean", "nansum", "any", "all", "aminmax"),
+    mixes=True,
 )
 def reduce(call: Call) -> Any:
     if isinstance(call["other"], Tensor):  # max(x, y) of two tensors is no reduction
@@ -46,7 +47,7 @@ def reduce(call: Call) -> Any:
     return [tuple(labels)] * len(call.out) if isinstance(call.out, tuple) else tuple(labels)
 
 
-@rule("_softmax", "_log_softmax", "_safe_softmax", "softmax", "log_softmax")
+@rule("_softmax", "_log_softmax", "_safe_softmax", "softmax", "log_softmax", mixes=True)
 def softmax(call: Call) -> Any:
     mix(call, call["self"], [call["dim"] % call["self"].ndim])
     return call.labels("self")
@@ -73,20 +74,20 @@ def ordered(call: Call) -> Any:
     return [tuple(labels)] * len(call.out) if isinstance(call.out, tuple) else tuple(labels)
 
 
-_SPATIAL = (
-    *("max_pool1d", "max_pool2d", "max_pool3d", "max_pool2d_with_indices", "mkldnn_max_pool2d"),
-    *("max_pool3d_with_indices", "avg_pool1d", "avg_pool2d", "avg_pool3d", "mkldnn_max_pool3d"),
-    *("_adaptive_avg_pool2d", "_adaptive_avg_pool3d", "adaptive_avg_pool1d", "adaptive_avg_pool2d"),
-    *("adaptive_max_pool2d", "adaptive_max_pool3d", "adaptive_max_pool1d"),
+@rule(
+    *("max_pool1d", "max_pool2d", "max_pool2d_with_indices", "max_pool3d_with_indices"),
+    *("avg_pool1d", "avg_pool2d", "avg_pool3d", "_adaptive_avg_pool2d", "_adaptive_avg_pool3d"),
+    scales=True,
+)
+@rule(
+    *("max_pool3d", "mkldnn_max_pool2d", "mkldnn_max_pool3d", "adaptive_avg_pool1d"),
+    *("adaptive_avg_pool2d", "adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d"),
     *("upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d", "upsample_linear1d"),
     *("upsample_bilinear2d", "upsample_bicubic2d", "upsample_trilinear3d"),
     *("_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa", "_upsample_nearest_exact2d"),
     *("reflection_pad1d", "reflection_pad2d", "reflection_pad3d", "replication_pad1d"),
     *("replication_pad2d", "replication_pad3d", "grid_sampler_2d", "grid_sampler_3d"),
 )
-
-
-@rule(*_SPATIAL)
 def spatial(call: Call) -> Any:
     """Pooling, resizing and padding mix positions and leave each channel to itself."""
     x = call["self"] if call["self"] is not None else call["input"]
