@@ -80,8 +80,9 @@ def test_every_type_is_described() -> None:
 
 
 def test_the_limits_are_those_of_the_document() -> None:
+    from obc.disk import reading
     from obc.files import tensors
-    from obc.plans import example, reading
+    from obc.plans import example
 
     assert "The header has at most 32 MiB" in DOCUMENT and tensors._HEADER == 32 * 2**20
     assert "At most 64 MiB" in DOCUMENT and reading.LIMIT == 64 * 2**20
