@@ -44,7 +44,7 @@ class Clock:
 
     def run(self, *args: Any, **settings: Any) -> None:
         scoring = mock.patch.object(Scorer, "totals", self.timed("scoring", Scorer.totals))
-        steps = mock.patch.object(Run, "go", self.timed("steps", Run.go))
+        steps = mock.patch.object(Run, "plans", self.timed("steps", Run.plans))
         with scoring, steps:
             self.steps = len(obc.plan(*args, **settings).history)
 

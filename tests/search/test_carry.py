@@ -37,7 +37,7 @@ def walk(steps: list[int], share: float, rows: int, reference: Remembering) -> b
     """Whether both say the same in every step; `steps` are how many channels go after each."""
     random = torch.Generator().manual_seed(len(steps))
     every = 40
-    channels, carried = list(range(every)), Carried(share, rows)
+    channels, carried = list(range(every)), Carried(share=share, rows=rows)
     same = True
     for count in steps:
         fresh = carried.fresh
@@ -67,7 +67,7 @@ def test_the_reference_would_notice_another_memory() -> None:
 
 @pytest.mark.parametrize(("share", "fresh"), [(0.75, 12), (0.8, 10), (0.9, 5), (0.999, 1)])
 def test_later_steps_take_fewer_rows_until_all_is_forgotten(share: float, fresh: int) -> None:
-    carried = Carried(share, 50)
+    carried = Carried(share=share, rows=50)
     assert carried.fresh == 50
     carried.joined({"a": torch.ones(3)}, 50)
     assert carried.fresh == fresh
@@ -76,13 +76,13 @@ def test_later_steps_take_fewer_rows_until_all_is_forgotten(share: float, fresh:
 
 
 def test_where_there_are_fewer_batches_than_rows_their_number_counts() -> None:
-    carried = Carried(0.5, 50)
+    carried = Carried(share=0.5, rows=50)
     assert carried.joined({"a": torch.full((2,), 3.0)}, 8)["a"].tolist() == [3.0, 3.0]
     assert carried.fresh == 4
 
 
 def test_without_a_share_nothing_is_kept() -> None:
-    carried = Carried(0.0, 5)
+    carried = Carried(share=0.0, rows=5)
     for _ in range(2):
         assert carried.joined({"a": torch.ones(2)}, 5)["a"].tolist() == [1.0, 1.0]
     assert (carried.sums, carried.fresh) == ({}, 5)

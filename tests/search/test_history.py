@@ -6,7 +6,7 @@ import torch
 
 import obc
 from obc.plans.plan import PlanCost, PlanStep
-from obc.search.history import gone_by, notes
+from obc.search.history import notes, removed_scores
 from tests.search.nets import Residual, graded
 
 X = torch.zeros(1, 1, 8, 8)
@@ -21,7 +21,7 @@ def test_what_came_back_is_not_gone() -> None:
         PlanStep(removed={"a": [3, 1]}, scores={"a": [0.5, 0.6]}, after=cost(9)),
         PlanStep(removed={"a": [2]}, scores={"a": [0.7]}, restored={"a": [1]}, after=cost(8)),
     ]
-    assert gone_by(history) == {"a": {3: 0.5, 2: 0.7}}
+    assert removed_scores(history) == {"a": {3: 0.5, 2: 0.7}}
 
 
 def test_a_run_that_takes_channels_back_adds_up_and_stays_nested() -> None:
@@ -30,7 +30,7 @@ def test_a_run_that_takes_channels_back_adds_up_and_stays_nested() -> None:
     big, small = obc.plan(model, X, target=targets, criterion="random", round_to=2, step=0.01)
     assert any(step.restored for step in big.history), "or this test shows nothing"
     for plan in (big, small):
-        gone = gone_by(plan.history)
+        gone = removed_scores(plan.history)
         for name, site in plan.sites.items():
             assert site.kept == [i for i in range(site.size) if i not in gone[name]]
         assert plan.after is not None

@@ -456,3 +456,16 @@ def test_scores_that_are_not_numbers() -> None:
     model.inner.weight.data[3] = float("nan")
     with pytest.raises(obc.ObcError, match=r"site '.*': a score is not a number"):
         obc.plan(model, X, target="macs=2x", criterion="l2")
+
+
+@pytest.mark.parametrize("step", [0.5, 1.0])
+def test_a_plan_of_one_step_scores_once(step: float) -> None:
+    """N rows, and the first batch once more to see that its loss is the same when run again."""
+    calls = []
+
+    def counted(model: nn.Module, batch: Any) -> Tensor:
+        calls.append(batch)
+        return loss(model, batch)
+
+    plan = obc.plan(Residual().eval(), X, batches(), counted, target="macs=2x", rows=3, step=step)
+    assert len(plan.history) == 1 and len(calls) == 3 + 1

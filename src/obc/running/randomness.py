@@ -11,19 +11,23 @@ import torch
 from torch import Tensor
 
 
+def seed(number: int) -> None:
+    """Start the generators of Python, numpy and torch from one number."""
+    random.seed(number)
+    np.random.seed(number % 2**32)
+    torch.manual_seed(number)  # CUDA's generators too
+
+
 def seed_all(*numbers: int) -> None:
-    """Start every generator from these numbers, well apart from those of other numbers."""
-    mixed = np.random.SeedSequence(numbers).generate_state(1).item()
-    random.seed(mixed)
-    np.random.seed(mixed)
-    torch.manual_seed(mixed)  # CUDA's generators too
+    """Start the generators from several numbers, mixed so that (1, 2) is far from (2, 1)."""
+    seed(np.random.SeedSequence(numbers).generate_state(1).item())
 
 
 def capture() -> dict[str, Tensor]:
-    """What every generator is at."""
+    """The states of the generators of torch, Python and numpy, and of CUDA where there is one."""
     _, words, gauss = random.getstate()
     _, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
-    found = {
+    states = {
         "torch": torch.get_rng_state(),
         "python": torch.tensor(words, dtype=torch.int64),
         "python.gauss": torch.tensor([gauss is not None, gauss or 0.0], dtype=torch.float64),
@@ -32,15 +36,15 @@ def capture() -> dict[str, Tensor]:
         "numpy.gauss": torch.tensor([cached], dtype=torch.float64),
     }
     if torch.cuda.is_available():
-        found["cuda"] = torch.cuda.get_rng_state()
-    return found
+        states["cuda"] = torch.cuda.get_rng_state()
+    return states
 
 
 def restore(states: Mapping[str, Tensor]) -> None:
-    """Put every generator back to where it was."""
+    """Put the generators back to the states that `capture` returned."""
     torch.set_rng_state(states["torch"])
-    there, gauss = states["python.gauss"].tolist()
-    random.setstate((3, tuple(states["python"].tolist()), gauss if there else None))
+    has_gauss, gauss = states["python.gauss"].tolist()
+    random.setstate((3, tuple(states["python"].tolist()), gauss if has_gauss else None))
     position, has_gauss = states["numpy.position"].tolist()
     keys = states["numpy"].numpy().astype(np.uint32)
     np.random.set_state(("MT19937", keys, position, has_gauss, states["numpy.gauss"].item()))

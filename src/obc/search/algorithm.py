@@ -1,4 +1,13 @@
-"""One run of Algorithm 1: its state, its steps, and the plans it ends with."""
+"""Algorithm 1 of the paper, as one run over a shrinking copy of the model.
+
+    while cost > target:              Run._reach
+        score all channels            Run._score      N rows of the batches, the copy as it is now
+        rank them                     Run._ranked     globally, or over another scope
+        remove the p G lowest         Run._remove     from the copy; original indices are noted
+    the last step is trimmed          Run._land       so that the target is met exactly
+
+S. Chen et al., Optimal Brain Connection: Towards Efficient Structural Pruning, Algorithm 1.
+"""
 
 from __future__ import annotations
 
@@ -19,22 +28,31 @@ from obc.criteria.score import Loss, Scorer
 from obc.disk import digest
 from obc.errors import ObcError
 from obc.plans.plan import Plan, PlanStep, SitePlan
-from obc.search import resume as checkpoint
+from obc.search import resume
 from obc.search.carry import Carried
 from obc.search.feasibility import Reach
-from obc.search.history import by_site, gone_by, notes
+from obc.search.history import by_site, channels_by_site, notes, removed_scores
 from obc.search.landing import land
 from obc.search.progress import Progress
 from obc.search.ranking import Chunk, allowed_counts, check_scores, chunks_of, kinds, ranked
 from obc.search.settings import Settings
 from obc.search.stream import Stream
 from obc.search.working import Working
-from obc.tracing.sites import Sites
 from obc.tracing.tracer import Tracing
 
 
 class Run:
-    """A model, its sites and costs, and a working copy that shrinks towards the targets."""
+    """A model, its sites and costs, and a working copy that shrinks towards the targets.
+
+    Args:
+        model: stays as it is; the run works on a copy.
+        example: an input of the model, as for `obc.trace`.
+        batches: what rows are taken from.
+        loss: `loss(model, batch)`, a scalar; None for criteria that look at weights alone.
+        targets: of one unit.
+        settings: everything else that `obc.plan` takes.
+        folder: where the state is kept after every step, or None.
+    """
 
     def __init__(
         self,
@@ -44,134 +62,112 @@ class Run:
         loss: Loss | None,
         targets: Sequence[Target],
         settings: Settings,
-        resume: str | os.PathLike[str] | None,
+        folder: str | os.PathLike[str] | None,
     ) -> None:
-        self.model, self.example, self.settings = model, example, settings
-        self.targets, self.loss, self.folder = list(targets), loss, resume
+        self.model, self.example, self.loss = model, example, loss
+        self.targets, self.settings, self.folder = list(targets), settings, folder
         self.criterion = copy.deepcopy(settings.make_criterion())
         if self.criterion.evidence != "none" and loss is None:
             raise ObcError(
                 "this criterion needs batches and a loss: plan(model, example, batches, loss, ...)"
             )
         tracing = Tracing(model, example)
-        self.sites: Sites = tracing.sites
+        self.sites = tracing.sites
         if not len(self.sites):
             raise ObcError("nothing can be pruned: every channel is frozen; see trace(...).frozen")
-        floors = settings.floors(self.sites, model)
+        unit = targets[0].unit
         levels = [
-            allowed_counts(s, f, settings.round_to) for s, f in zip(self.sites, floors, strict=True)
+            allowed_counts(site, floor, settings.round_to)
+            for site, floor in zip(self.sites, settings.floors(self.sites, model), strict=True)
         ]
         self.kinds = kinds(self.sites, model)
-        self.stream = Stream(batches, settings.seed)
-        unit = targets[0].unit
+        self.removable = sum(counts[0] for counts in levels if len(counts) > 1)  # the paper's G
         self.work = Working(model, self.sites, as_it_is=unit == "latency")
         self.scorer = Scorer(self.work.model, self.sites, loss, self.criterion)
         self.progress = Progress(self.scorer.group)
-        self.described = settings.described()
+        self.last_scores: dict[str, tuple[Tensor, Tensor]] = {}  # by site: channels and scores
         self.state = self._state(unit)
+        self.stream = Stream(batches, settings.seed, self.state.position)
         if unit == "latency" and self.state.seconds is None:
             self.state.seconds = latency.seconds(model, example)
         self.reach = Reach(
             model, example, self.sites, levels, costs_of(tracing), unit, self.state.seconds
         )
-        self.scored: dict[str, tuple[Tensor, Tensor]] = {}  # channels and scores, the last time
-        self.every = sum(own[0] for own in levels if len(own) > 1)  # channels that may go
-        carry = settings.carry if self.criterion.evidence != "none" else 0.0
-        self.carried = Carried(carry, settings.rows)
-        self.start = [list(range(s.size)) for s in self.sites]  # kept at the last landing
-        self.since: list[Chunk] = []  # removed after it
         if self.state.history:
-            self._go_on()
+            self.work.remove({n: [*gone] for n, gone in removed_scores(self.state.history).items()})
+            self.scorer.follow(self.work.sites)
+            self.scorer.recall(self.state.findings)
 
-    # -- what outlives the process ---------------------------------------------------------
-
-    def _state(self, unit: str) -> checkpoint.State:
-        run = {**self.described, "targets": ", ".join(map(str, self.targets))}
-        if self.folder is None:
-            return checkpoint.State(run=run)
-        run["model"] = digest.of_model(self.model)
-        run["processes"] = self.scorer.group.count
-        found = checkpoint.read(self.folder, run)
-        # Without batches steps take no time; going through all of them draws the same numbers.
-        instant = self.criterion.evidence == "none" and unit != "latency"
-        return checkpoint.State(run=run) if instant else found
-
-    def _go_on(self) -> None:
-        """Make the working copy, the evidence and the batches what they were."""
-        state = self.state
-        gone = gone_by(state.history)
-        self.work.remove({n: list(own) for n, own in gone.items()})
-        self.scorer.follow(self.work.sites)
-        self.scorer.recall(state.findings)
-        self.carried.rows, self.carried.weight = state.rows, state.weight
-        self.carried.sums = {
-            n: torch.tensor(v, dtype=torch.float64) for n, v in state.evidence.items()
+    def _state(self, unit: str) -> resume.State:
+        """The state of a new run, or of the one that was begun in the folder."""
+        by_weights = self.criterion.evidence == "none"
+        run: resume.Facts = {
+            **self.settings.described(),
+            "targets": ", ".join(map(str, self.targets)),
         }
-        self.since = [Chunk(s, tuple(c), tuple(v)) for s, c, v in state.since]
-        later = {(c.site, i) for c in self.since for i in c.channels}
-        self.start = [
-            [i for i in range(s.size) if i not in gone.get(s.name, {}) or (number, i) in later]
-            for number, s in enumerate(self.sites)
-        ]
-        self.stream.skip_to(*state.batches)
+        if self.folder is not None:
+            run["model"] = digest.of_model(self.model)
+            run["processes"] = self.scorer.group.count
+        carry = 0.0 if by_weights else self.settings.carry
+        new = resume.State(run=run, carried=Carried(share=carry, rows=self.settings.rows))
+        if self.folder is None:
+            return new
+        saved = resume.read(self.folder, new)
+        # Without batches steps take no time; going through all of them draws the same numbers.
+        return new if by_weights and unit != "latency" else saved
 
     def _save(self) -> None:
-        state = self.state
-        state.since = [(c.site, list(c.channels), list(c.scores)) for c in self.since]
-        state.batches = (self.stream.round, self.stream.offset)
-        state.findings = self.scorer.findings()
-        state.rows, state.weight = self.carried.rows, self.carried.weight
-        state.evidence = {n: v.tolist() for n, v in self.carried.sums.items()}
         if self.folder is not None and self.scorer.group.rank == 0:
-            checkpoint.write(self.folder, state)
+            resume.write(self.folder, self.state)
 
-    # -- the steps -------------------------------------------------------------------------
+    # -- the loop --------------------------------------------------------------------------
 
-    def go(self) -> list[Plan]:
+    def plans(self) -> list[Plan]:
         """Reach one target after the other, the loosest first; plans in the order asked for."""
-        limits = [self.reach.limit(t) for t in self.targets]
+        limits = [self.reach.limit(target) for target in self.targets]
         order = sorted(range(len(limits)), key=lambda i: -limits[i])
-        possible = self.reach.feasible([self.targets[i] for i in order])
+        feasible = self.reach.feasible([self.targets[i] for i in order])
         with self.progress.shown():
             for number, i in enumerate(order):
                 if number >= len(self.state.landed):
-                    self._reach(self.targets[i], possible[number], limits[order[-1]])
+                    self._reach(self.targets[i], feasible[number], limits[order[-1]])
         plans = dict(zip(order, self.state.landed, strict=True))
         return [plans[i] for i in range(len(order))]
 
-    def _reach(self, target: Target, possible: Sequence[int], last: float) -> None:
+    def _reach(self, target: Target, feasible: Sequence[int], last_limit: float) -> None:
         """Algorithm 1 for one target, from where the one before ended."""
         limit = self.reach.limit(target)
-        while self._now() > limit:
-            chunks = self._ranking()
-            if not chunks:
+        while self._cost() > limit:
+            ranking = self._ranked()
+            if not ranking:
                 raise ObcError(
                     f"{target} cannot be met: what is left is at its floor or has infinite "
-                    f"scores; reached {target.like(self.reach.whole, self._now())}"
+                    f"scores; reached {target.like(self.reach.whole, self._cost())}"
                 )
-            some = self._portion(chunks)
+            lowest = self._lowest(ranking)
             if self.reach.in_time:
-                self._step_in_time(some, limit)
-            elif self.reach.value(self._without(some)) <= limit:
-                self._land(target, chunks, possible)
+                self._remove_in_time(lowest, limit)
+            elif self.reach.value(self._counts(without=lowest)) <= limit:
+                self._land(target, ranking, feasible)
             else:
-                self._remove(some)
-            now = self._now()
-            if now > limit:  # what has landed is written together with its plan
+                self._remove(lowest)
+            if self._cost() > limit:  # what has landed is written together with its plan
                 self._save()
-            done = (self.reach.whole - now) / max(self.reach.whole - last, 1e-300)
-            history = self.state.history
-            self.progress.update(len(history), history[-1].after, done)
+            self._show_progress(last_limit)
         self._check_cost()
         self.state.landed.append(self._plan(target))
-        self.start = [self.work.kept[s.name].tolist() for s in self.sites]
-        self.since = []
+        self.state.since = []
         self._save()
 
-    def _counts(self) -> list[int]:
-        return [len(self.work.kept[s.name]) for s in self.sites]
+    def _counts(self, without: Sequence[Chunk] = ()) -> list[int]:
+        """How many channels each site has now, or would have without some."""
+        counts = [len(self.work.kept[site.name]) for site in self.sites]
+        for chunk in without:
+            counts[chunk.site] -= len(chunk.channels)
+        return counts
 
-    def _now(self) -> float:
+    def _cost(self) -> float:
+        """What the working copy costs, in the target's unit."""
         if not self.reach.in_time:
             return self.reach.value(self._counts())
         history = self.state.history
@@ -179,47 +175,52 @@ class Run:
         assert seconds is not None
         return seconds
 
-    def _portion(self, chunks: Sequence[Chunk]) -> list[Chunk]:
-        """What goes in one step: p G channels, rounded up to whole chunks."""
-        count = max(1, round(self.settings.step * self.every))
-        some, total = [], 0
-        for chunk in chunks:
-            some.append(chunk)
-            total += len(chunk.channels)
-            if total >= count:
-                break
-        return some
+    def _show_progress(self, last_limit: float) -> None:
+        way = max(self.reach.whole - last_limit, 1e-300)
+        done = (self.reach.whole - self._cost()) / way
+        self.progress.update(len(self.state.history), self.state.history[-1].after, done)
 
-    def _without(self, chunks: Sequence[Chunk]) -> list[int]:
-        counts = self._counts()
-        for chunk in chunks:
-            counts[chunk.site] -= len(chunk.channels)
-        return counts
+    # -- score and rank --------------------------------------------------------------------
 
-    def _ranking(self) -> list[Chunk]:
-        """Score the working copy; its channels, the first to go first."""
+    def _score(self) -> dict[str, Tensor]:
+        """Scores from fresh rows, and from the evidence that is carried along."""
+        before = self.stream.drawn
+        totals = self.scorer.totals(self.stream.take(self.state.carried.fresh))
+        self.state.findings = self.scorer.findings()
+        aggregate = AGGREGATORS[self.settings.aggregate]
+        scores = {n: aggregate(total).cpu().double() for n, total in totals.items()}
+        scores = self.state.carried.joined(scores, self.stream.drawn - before)
+        normalize = NORMALIZERS[self.settings.normalize]
+        return {n: normalize(values) for n, values in scores.items()}
+
+    def _ranked(self) -> list[Chunk]:
+        """The channels of the working copy, freshly scored, the first to go first."""
         scores = self._score()
         check_scores(scores)
-        self.scored = {n: (self.work.kept[n], own) for n, own in scores.items()}
+        self.last_scores = {n: (self.work.kept[n], values) for n, values in scores.items()}
         chunks = [
             chunks_of(i, self.work.kept[s.name].tolist(), scores[s.name], self.reach.levels[i])
             for i, s in enumerate(self.sites)
         ]
         counts, savings = self._counts(), None
         if self.settings.rank == "score/cost":
-            portions = [len(own[0].channels) if own else 0 for own in chunks]
+            portions = [len(of_site[0].channels) if of_site else 0 for of_site in chunks]
             savings = self.reach.savings(counts, portions)
-        sizes = [s.size for s in self.sites]
+        sizes = [site.size for site in self.sites]
         return ranked(chunks, self.settings.scope, self.kinds, sizes, counts, savings)
 
-    def _score(self) -> dict[str, Tensor]:
-        """Scores from fresh rows, and from the evidence that is carried along."""
-        before = self.stream.drawn
-        totals = self.scorer.totals(self.stream.take(self.carried.fresh))
-        aggregate = AGGREGATORS[self.settings.aggregate]
-        found = {n: aggregate(t).cpu().double() for n, t in totals.items()}
-        found = self.carried.joined(found, self.stream.drawn - before)
-        return {n: NORMALIZERS[self.settings.normalize](own) for n, own in found.items()}
+    def _lowest(self, ranking: Sequence[Chunk]) -> list[Chunk]:
+        """What goes in one step: p G channels, rounded up to whole chunks."""
+        count = max(1, round(self.settings.step * self.removable))
+        lowest: list[Chunk] = []
+        for chunk in ranking:
+            lowest.append(chunk)
+            count -= len(chunk.channels)
+            if count <= 0:
+                break
+        return lowest
+
+    # -- remove ----------------------------------------------------------------------------
 
     def _remove(
         self,
@@ -228,114 +229,130 @@ class Run:
         restored: dict[str, list[int]] | None = None,
     ) -> None:
         """Cut the working copy, and let its sites, the evidence and the history follow."""
-        gone = by_site(chunks, self.sites)
-        removed = {n: [channel for channel, _ in own] for n, own in gone.items()}
+        removed = channels_by_site(chunks, self.sites)
         places = self.work.remove(removed)
         self.scorer.follow(self.work.sites)
-        self.carried.follow(places, sum(map(len, removed.values())) / self.every)
+        self.state.carried.follow(places, sum(map(len, removed.values())) / self.removable)
         self.state.history.append(
             PlanStep(
                 removed=removed,
-                scores={n: [score for _, score in own] for n, own in gone.items()},
+                scores={
+                    n: [score for _, score in pairs]
+                    for n, pairs in by_site(chunks, self.sites).items()
+                },
                 restored=restored or {},
                 after=self.reach.cost(self._counts(), seconds),
             )
         )
-        self.since += chunks
+        self.state.since += chunks
+
+    def _remove_in_time(self, lowest: Sequence[Chunk], limit: float) -> None:
+        """Remove a step's channels, or the fewest of them that meet the limit, and measure."""
+        low, high = 1, len(lowest)
+        best = self._seconds_without(lowest)
+        while best <= limit and low < high:
+            middle = (low + high) // 2
+            seconds = self._seconds_without(lowest[:middle])
+            if seconds <= limit:
+                high, best = middle, seconds
+            else:
+                low = middle + 1
+        self._remove(lowest[:high], best)
+
+    def _seconds_without(self, chunks: Sequence[Chunk]) -> float:
+        trial = copy.copy(self.work)
+        trial.model, trial.kept = copy.deepcopy(self.work.model), dict(self.work.kept)
+        trial.remove(channels_by_site(chunks, self.sites))
+        return latency.seconds(trial.model, self.example)
 
     # -- the last step of a target ---------------------------------------------------------
 
-    def _land(self, target: Target, chunks: Sequence[Chunk], possible: Sequence[int]) -> None:
-        """Remove as many channels of each site as meet the target exactly."""
-        every = [*self.since, *chunks]
-        own = [[c for c in every if c.site == i] for i in range(len(self.sites))]
-        levels = []
-        for kept, chunked in zip(self.start, own, strict=True):
-            counts = [len(kept)]
-            for chunk in chunked:
-                counts.append(counts[-1] - len(chunk.channels))
-            levels.append(counts)
-        done, ranking = [c.site for c in self.since], [c.site for c in chunks]
-        landing = land(self.reach.price, levels, done, ranking, self.reach.limit(target))
+    def _land(self, target: Target, ranking: Sequence[Chunk], feasible: Sequence[int]) -> None:
+        """Remove as many channels of each site as meet the target exactly.
+
+        What went since the last landing is open again: where the target asks for it, channels
+        come back in favour of others.
+        """
+        since = self.state.since
+        order: list[list[Chunk]] = [[] for _ in self.sites]  # by site, the first to go first
+        for chunk in (*since, *ranking):
+            order[chunk.site].append(chunk)
+        levels = [
+            self._levels(site.size, site.name, chunks)
+            for site, chunks in zip(self.sites, order, strict=True)
+        ]
+        landing = land(
+            self.reach.price,
+            levels,
+            [chunk.site for chunk in since],
+            [chunk.site for chunk in ranking],
+            self.reach.limit(target),
+        )
         places = list(landing.places)
         if not landing.met:
-            if not all(n in counts for n, counts in zip(possible, levels, strict=True)):
+            if not all(n in counts for n, counts in zip(feasible, levels, strict=True)):
                 self.reach.refuse(target, landing.value)
-            places = [counts.index(n) for n, counts in zip(possible, levels, strict=True)]
-        wanted = [c for i, place in enumerate(places) for c in own[i][:place]]
-        before, after = set(self.since), set(wanted)
-        back = by_site([c for c in self.since if c not in after], self.sites)
-        restored = {n: sorted(channel for channel, _ in own) for n, own in back.items()}
+            places = [counts.index(n) for n, counts in zip(feasible, levels, strict=True)]
+        gone = [c for chunks, place in zip(order, places, strict=True) for c in chunks[:place]]
+        before, after = set(since), set(gone)
+        back = channels_by_site([c for c in since if c not in after], self.sites)
+        restored = {n: sorted(channels) for n, channels in back.items()}
         if restored:
             self._restore(restored)
-        self._remove([c for c in wanted if c not in before], restored=restored)
+        self._remove([c for c in gone if c not in before], restored=restored)
+
+    def _levels(self, size: int, name: str, chunks: Sequence[Chunk]) -> list[int]:
+        """The counts that a site can have, from the last landing down one chunk at a time."""
+        landed = self.state.landed[-1].sites if self.state.landed else {}
+        counts = [len(landed[name].kept) if name in landed else size]
+        for chunk in chunks:
+            counts.append(counts[-1] - len(chunk.channels))
+        return counts
 
     def _restore(self, back: dict[str, list[int]]) -> None:
         """Make the working copy anew with channels that had gone; carried evidence is lost."""
-        gone = gone_by(self.state.history)
-        findings = self.scorer.findings()
+        gone = removed_scores(self.state.history)
         self.work = Working(self.model, self.sites)
         self.work.remove(
-            {n: [i for i in own if i not in back.get(n, ())] for n, own in gone.items()}
+            {n: [i for i in scores if i not in back.get(n, ())] for n, scores in gone.items()}
         )
         self.scorer = Scorer(self.work.model, self.work.sites, self.loss, self.criterion)
-        self.scorer.recall(findings)
-        self.carried.forget()
-
-    def _step_in_time(self, some: Sequence[Chunk], limit: float) -> None:
-        """Remove a step's channels, or the fewest of them that meet the limit, and measure."""
-        low, high = 1, len(some)
-        best = self._time(some)
-        while best <= limit and low < high:
-            middle = (low + high) // 2
-            found = self._time(some[:middle])
-            if found <= limit:
-                high, best = middle, found
-            else:
-                low = middle + 1
-        self._remove(some[:high], best)
-
-    def _time(self, chunks: Sequence[Chunk]) -> float:
-        trial = copy.copy(self.work)
-        trial.model, trial.kept = copy.deepcopy(self.work.model), dict(self.work.kept)
-        gone = by_site(chunks, self.sites)
-        trial.remove({n: [channel for channel, _ in own] for n, own in gone.items()})
-        return latency.seconds(trial.model, self.example)
+        self.scorer.recall(self.state.findings)
+        self.state.carried.forget()
 
     # -- the plan --------------------------------------------------------------------------
 
     def _check_cost(self) -> None:
         """What the plan says it costs must be what the cut copy costs."""
-        found, said = cost(self.work.model, self.example), self.reach.cost(self._counts())
-        if (found.macs, found.params) != (said.macs, said.params):
+        counted, predicted = cost(self.work.model, self.example), self.reach.cost(self._counts())
+        if (counted.macs, counted.params) != (predicted.macs, predicted.params):
             raise ObcError(
-                f"the cut model costs {found.macs} MACs and {found.params} parameters, "
-                f"not {said.macs} and {said.params} as expected; please report this model"
+                f"the cut model costs {counted.macs} MACs and {counted.params} parameters, "
+                f"not {predicted.macs} and {predicted.params} as expected; please report this model"
             )
 
     def _plan(self, target: Target) -> Plan:
-        kept = {s.name: self.work.kept[s.name].tolist() for s in self.sites}
+        kept = {site.name: self.work.kept[site.name].tolist() for site in self.sites}
         changed = {s.name: kept[s.name] for s in self.sites if len(kept[s.name]) < s.size}
         base = Plan.from_kept(self.sites, changed)
-        gone = gone_by(self.state.history)
-        parts = {
-            s.name: SitePlan(
-                size=s.size,
-                kept=kept[s.name],
-                floor=self.reach.levels[i][-1],
-                highest_removed=max(gone[s.name].values()),
-                lowest_kept=self._lowest(s.name),
-            )
-            for i, s in enumerate(self.sites)
-            if s.name in changed
-        }
         history = list(self.state.history)
+        gone = removed_scores(history)
         return Plan(
-            sites=parts,
+            sites={
+                site.name: SitePlan(
+                    size=site.size,
+                    kept=kept[site.name],
+                    floor=self.reach.levels[i][-1],
+                    highest_removed=max(gone[site.name].values()),
+                    lowest_kept=self._lowest_kept(site.name),
+                )
+                for i, site in enumerate(self.sites)
+                if site.name in changed
+            },
             shapes=base.shapes,
             example=base.example,
             target=str(target),
-            settings=self.described,
+            settings=self.settings.described(),
             before=self.reach.before,
             after=history[-1].after if history else self.reach.before,
             history=history,
@@ -343,11 +360,11 @@ class Run:
             notes=notes(self.reach.before, history),
         )
 
-    def _lowest(self, name: str) -> float | None:
+    def _lowest_kept(self, name: str) -> float | None:
         """The lowest score in the last scoring among the channels that are kept."""
-        if name not in self.scored:
+        if name not in self.last_scores:
             return None
-        channels, scores = self.scored[name]
+        channels, scores = self.last_scores[name]
         left = scores[torch.isin(channels, self.work.kept[name])]
         left = left[left.isfinite()]
         return float(left.min()) if len(left) else None

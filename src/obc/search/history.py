@@ -11,26 +11,33 @@ from obc.tracing.sites import Sites
 _FELL = 0.05  # MACs that fall by this share should show in the time
 
 
-def gone_by(history: Iterable[PlanStep]) -> dict[str, dict[int, float]]:
-    """All channels removed so far with their scores, by site."""
-    found: dict[str, dict[int, float]] = {}
+def removed_scores(history: Iterable[PlanStep]) -> dict[str, dict[int, float]]:
+    """All channels that are gone after these steps, each with its score then, by site."""
+    gone: dict[str, dict[int, float]] = {}
     for step in history:
         for name, channels in step.restored.items():
             for channel in channels:
-                del found[name][channel]
+                del gone[name][channel]
         for name, channels in step.removed.items():
             scores = step.scores[name]
-            found.setdefault(name, {}).update(zip(channels, scores, strict=True))
-    return found
+            gone.setdefault(name, {}).update(zip(channels, scores, strict=True))
+    return gone
 
 
 def by_site(chunks: Iterable[Chunk], sites: Sites) -> dict[str, list[tuple[int, float]]]:
     """Channels with their scores, by site, in the order in which they go."""
-    found: dict[str, list[tuple[int, float]]] = {}
+    pairs: dict[str, list[tuple[int, float]]] = {}
     for chunk in chunks:
-        own = found.setdefault(sites[chunk.site].name, [])
-        own += zip(chunk.channels, chunk.scores, strict=True)
-    return found
+        of_site = pairs.setdefault(sites[chunk.site].name, [])
+        of_site += zip(chunk.channels, chunk.scores, strict=True)
+    return pairs
+
+
+def channels_by_site(chunks: Iterable[Chunk], sites: Sites) -> dict[str, list[int]]:
+    """The same without the scores."""
+    return {
+        name: [channel for channel, _ in pairs] for name, pairs in by_site(chunks, sites).items()
+    }
 
 
 def notes(before: PlanCost, history: Sequence[PlanStep]) -> list[str]:
@@ -40,16 +47,16 @@ def notes(before: PlanCost, history: Sequence[PlanStep]) -> list[str]:
     if before.seconds is None or after.seconds is None:
         return []
     macs, time = before.macs / max(after.macs, 1), before.seconds / after.seconds
-    found = [f"{macs:.3g}x fewer MACs, {time:.3g}x less time on this machine"]
+    lines = [f"{macs:.3g}x fewer MACs, {time:.3g}x less time on this machine"]
     best = before
     for number, now in enumerate(costs[1:], 1):
         assert now.seconds is not None and best.seconds is not None
         if now.seconds < best.seconds:
             best = now
         elif now.macs < best.macs * (1 - _FELL):
-            found.append(
+            lines.append(
                 f"at step {number} MACs had fallen by {1 - now.macs / best.macs:.0%} "
                 "without any gain in time"
             )
             best = now
-    return found
+    return lines

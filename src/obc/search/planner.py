@@ -108,5 +108,5 @@ def plan(
         seed=seed,
     )
     run = Run(model, example, batches, loss, targets, settings, resume)
-    plans = run.go()
+    plans = run.plans()
     return plans[0] if isinstance(target, (str, Target)) else plans
