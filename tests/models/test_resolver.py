@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import obc
-from obc.models import resolve
+from obc.models import fitted, resolve
 from obc.models.resolver import OWN
 from tests.vision import import_torchvision, installed
 
@@ -26,7 +26,7 @@ def failing():
 
 @pytest.mark.parametrize("name", OWN)
 def test_our_own(name: str) -> None:
-    model = resolve(name, num_classes=7)
+    model = resolve(fitted(name, (3, 32, 32), 7))
     assert model(torch.zeros(2, 3, 32, 32)).shape == (2, 7)
 
 
@@ -94,7 +94,7 @@ def test_a_file_of_the_users(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("resnet50", "no model named 'resnet50'; did you mean"),
+        ("resnet51", "no model named 'resnet51'; did you mean"),
         ("keras:resnet", "names no model"),
         ("timm:", "names no model"),
     ],

@@ -11,9 +11,9 @@ import torch
 
 import obc
 from obc.data import NAMES
+from obc.models import fitted, resolve
 from obc.models.resolver import OWN
 from obc.tuning.recipe import Recipe, known
-from tests.vision import import_torchvision, installed
 
 ROOT = Path(__file__).resolve().parents[2]
 PAPER = ROOT.parent / "shared" / "paper.tex"
@@ -152,16 +152,12 @@ def test_targets_and_what_is_ignored() -> None:
     }
 
 
-@pytest.mark.torchvision
-@pytest.mark.skipif(not installed("torchvision"), reason="no torchvision")
 @pytest.mark.parametrize("name", COLUMNS[2:])
 def test_the_ignored_layers_leave_what_the_paper_prunes(name: str) -> None:
-    models = import_torchvision().models
     recipe = Recipe.load(name)
     assert recipe.model is not None and recipe.prune is not None
     size = 32 if "vit" in name else 64
-    options = {"image_size": 32} if "vit" in name else {}
-    model = models.get_model(recipe.model.partition(":")[2], weights=None, **options).eval()
+    model = resolve(fitted(recipe.model, (3, size, size), 1000)).eval()
     sites = obc.trace(model, torch.zeros(1, 3, size, size), ignore=recipe.prune.ignore)
     puts = {m.layer for s in sites for m in s.members if m.role == "out"}
     if "vit" in name:
@@ -182,7 +178,7 @@ def test_every_shipped_recipe_loads_and_names_what_exists() -> None:
     for name in names:
         recipe = Recipe.load(name)
         assert recipe.data in NAMES
-        assert recipe.model in OWN or str(recipe.model).startswith("torchvision:")
+        assert recipe.model in OWN
         assert recipe.prune is not None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 
 from obc.models.resolver import OWN, options_of
@@ -21,7 +22,7 @@ def fitted(name: str, shape: Sequence[int], classes: int) -> str:
     wanted = {"num_classes": classes}
     if plain in OWN:
         wanted["in_channels"] = shape[0]
-        if plain == "vit_small":
+        if "image" in inspect.signature(OWN[plain]).parameters:
             wanted["image"] = shape[-1]
     elif plain.partition(":")[0] not in ("torchvision", "timm", "hf"):
         return name

@@ -13,10 +13,13 @@ from typing import Any
 from torch import nn
 
 from obc.errors import ObcError, closest
+from obc.models.mobilenet import mobilenet_v2
 from obc.models.resnet import resnet20, resnet56
+from obc.models.resnet50 import resnet50
 from obc.models.resnet_padded import resnet20_padded, resnet56_padded
 from obc.models.vgg import vgg16, vgg19
 from obc.models.vit import vit_small
+from obc.models.vit_b_16 import vit_b_16
 
 OWN: Mapping[str, Callable[..., nn.Module]] = {
     "resnet20": resnet20,
@@ -26,6 +29,9 @@ OWN: Mapping[str, Callable[..., nn.Module]] = {
     "vgg16": vgg16,
     "vgg19": vgg19,
     "vit_small": vit_small,
+    "resnet50": resnet50,
+    "mobilenet_v2": mobilenet_v2,
+    "vit_b_16": vit_b_16,
 }
 _OPTIONS = re.compile(r"(,[a-z_]\w*=[^,=]+)+$", re.IGNORECASE)
 
