@@ -6,6 +6,7 @@ import argparse
 import copy
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from benchmarks._harness import race, save, show
 from obc.data import Loaded
 from obc.models import resnet20, vgg19
 from obc.tuning.optimizing import optimizer_of, schedule_of
+from tests.inserted import apply_inserted
 
 BATCH = 128
 MODELS: dict[str, Callable[[], nn.Module]] = {
@@ -81,8 +83,8 @@ def forms(batches: int, rounds: int) -> list[dict[str, Any]]:
         kept = {s.name: list(range(s.size))[::2] for s in sites}
         plan = obc.Plan.from_kept(sites, kept)
         contenders: dict[str, Callable[[], object]] = {}
-        for form, options in FORMS.items():
-            pruned = obc.apply(copy.deepcopy(model), plan, **options)
+        for form, cut in FORMS.items():
+            pruned = cut(copy.deepcopy(model), plan)
             contenders[form] = lambda m=pruned: bare(copy.deepcopy(m), images, recipe)  # type: ignore[misc]
         times = race(contenders, rounds, seconds=600)
         rates = {form: len(images) / t.best for form, t in times.items()}
@@ -90,10 +92,10 @@ def forms(batches: int, rounds: int) -> list[dict[str, Any]]:
     return found
 
 
-FORMS: dict[str, dict[str, Any]] = {
-    "naive": {},
-    "EP folded": {"equivalent": True},
-    "EP inserted": {"equivalent": True, "form": "inserted"},
+FORMS: dict[str, Callable[[nn.Module, obc.Plan], nn.Module]] = {
+    "naive": obc.apply,
+    "EP folded": partial(obc.apply, equivalent=True),
+    "EP inserted": apply_inserted,
 }
 
 

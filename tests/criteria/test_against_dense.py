@@ -101,7 +101,7 @@ def test_sample_rows_and_hessian_are_those_of_single_samples(name: str) -> None:
     sizes = [next(t.shape[0] for t in _tensors(b)) for b in data]
     rows = dense.gradient_rows(model, dense.single_samples(data, sizes), loss)
     check(
-        obc.score(model, sites, data, loss, rows="sample"),
+        obc.score(model, sites, data, loss, per_sample=True),
         dense.scores(model, sites, rows, dense.jacobian),
         tolerance(chosen),
     )

@@ -158,10 +158,10 @@ def test_names_and_options_are_checked(model: nn.Module, sites: obc.Sites) -> No
         obc.score(model, sites, data(), cross_entropy, criterion="jacobean")
     with pytest.raises(obc.ObcError, match="aggregate must be one of"):
         obc.score(model, sites, data(), cross_entropy, aggregate="median")
-    with pytest.raises(obc.ObcError, match="rows must be one of"):
-        obc.score(model, sites, data(), cross_entropy, rows="epoch")
+    with pytest.raises(obc.ObcError, match="per_sample must be True or False"):
+        obc.score(model, sites, data(), cross_entropy, per_sample="epoch")
     with pytest.raises(obc.ObcError, match="takes no arguments"):
-        obc.score(model, sites, data(), cross_entropy, criterion="l1", rows="batch")
+        obc.score(model, sites, data(), cross_entropy, criterion="l1", per_sample=False)
     with pytest.warns(UserWarning, match="known to collapse"):
         obc.score(model, sites, data(), cross_entropy, aggregate="mean", normalize="mean")
 

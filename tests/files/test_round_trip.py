@@ -9,6 +9,7 @@ import pickle
 import warnings
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 
 import obc
 from obc.equivalent.attach import is_equivalent
+from obc.files.artifact import Artifact
 from obc.models import resnet20
 from obc.plans.plan import PlanCost, PlanStep
 from obc.surgery.record import applied
@@ -252,13 +254,12 @@ def nudge(model: nn.Module) -> None:
                 p.add_(torch.randn(p.shape, generator=generator).to(p), alpha=1e-3)
 
 
-@pytest.mark.parametrize("form", ["folded", "inserted", "inserted-bn"])
-def test_tuned_on_after_loading(form: Any, tmp_path: Path) -> None:
+def test_tuned_on_after_loading(tmp_path: Path) -> None:
     net = case("resnet20")
     model, example = net.model(), net.example()
     sites = obc.trace(model, example)
     plan = obc.Plan.from_kept(sites, random_kept(sites))
-    obc.apply(model, plan, example=example, equivalent=True, form=form)
+    obc.apply(model, plan, example=example, equivalent=True)
     obc.save(model, tmp_path)
     loaded = obc.load(net.build(), tmp_path)
     assert contents(loaded) == contents(model)
@@ -271,6 +272,20 @@ def test_tuned_on_after_loading(form: Any, tmp_path: Path) -> None:
             optimizer.zero_grad()
         obc.merge(each)
     assert contents(loaded) == contents(model)
+
+
+def test_factors_as_layers_are_refused(tmp_path: Path) -> None:
+    """The first version also wrote C and D as layers of their own."""
+    model = mlp()
+    sites = obc.trace(model, X)
+    plan = obc.Plan.from_kept(sites, random_kept(sites))
+    obc.save(obc.apply(model, plan, equivalent=True), tmp_path)
+    text = (tmp_path / "plan.json").read_text()
+    with mock.patch.object(Artifact, "text", lambda _: text.replace('"folded"', '"inserted"')):
+        obc.save(model, tmp_path)
+    fresh = mlp()
+    with untouched(fresh), pytest.raises(obc.ObcError, match="as layers of their own"):
+        obc.load(fresh, tmp_path)
 
 
 def test_a_failed_load_takes_its_factors_back(tmp_path: Path, monkeypatch: Any) -> None:

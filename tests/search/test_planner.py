@@ -469,3 +469,15 @@ def test_a_plan_of_one_step_scores_once(step: float) -> None:
 
     plan = obc.plan(Residual().eval(), X, batches(), counted, target="macs=2x", rows=3, step=step)
     assert len(plan.history) == 1 and len(calls) == 3 + 1
+
+
+def test_rows_and_per_sample_rows_are_two_options() -> None:
+    model = Residual().eval()
+    plans = [
+        obc.plan(
+            model, X, batches(), loss, target="macs=2x", rows=3, step=0.2, per_sample=per_sample
+        )
+        for per_sample in (False, True)
+    ]
+    assert plans[1].settings["rows"] == 3 and plans[1].settings["criterion.per_sample"] is True
+    assert plans[0].kept != plans[1].kept

@@ -29,13 +29,13 @@ Evidence = Literal["none", "product", "gradient", "square"]
 class Criterion:
     """Base of all criteria.
 
-    `evidence` says what is gathered for each row (one batch's mean loss, or one sample's):
-    "none", the "product" w . g of each structural parameter, its whole "gradient", or the
-    "square" of single samples' gradients, summed. `rows` is what a row is.
+    `evidence` says what is gathered for each row of J: "none", the "product" w . g of each
+    structural parameter, its whole "gradient", or the "square" of single samples' gradients,
+    summed. A row is the gradient of one batch's mean loss, or with `per_sample` of one sample's.
     """
 
     evidence: ClassVar[Evidence] = "none"
-    rows: str = "batch"
+    per_sample: bool = False
 
     def measure(self, part: Part, w: Tensor, e: Tensor) -> Tensor:
         """S(w_m) of one structural parameter for each channel of its site, [size].

@@ -58,7 +58,7 @@ class Gatherer:
         self.model, self.parts, self.loss, self.criterion = model, parts, loss, criterion
         self.count = 0
         self.wiring = sites.wiring
-        self.by_sample = criterion.rows == "sample"
+        self.by_sample = criterion.per_sample
         every = [part for own in parts.values() for part in own]
         product = criterion.evidence == "product"
         # Norms have few weights and their kernels give those gradients along; samples they do not.
@@ -317,5 +317,5 @@ def _close(a: Tensor, b: Tensor) -> bool:
 def _batch_size(batch: Any) -> int:
     sizes = [t.shape[0] for t in tree_leaves(batch) if isinstance(t, Tensor) and t.ndim]
     if not sizes:
-        raise ObcError("rows='sample' needs batches with a tensor in them")
+        raise ObcError("per_sample=True needs batches with a tensor in them")
     return int(sizes[0])

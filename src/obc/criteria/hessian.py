@@ -13,7 +13,7 @@ class Hessian(Criterion):
     """S(w_m) = sum over weights i of w_i^2 h_ii, h_ii the sum over samples of g_i^2."""
 
     evidence = "square"
-    rows = "sample"
+    per_sample = True
 
     def measure(self, part: Part, w: Tensor, e: Tensor) -> Tensor:
         return (w.square() * e).sum(1)

@@ -8,14 +8,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from obc.equivalent.attach import is_equivalent, like
+from obc.equivalent.attach import like
 from obc.equivalent.factors import BiasFactors, Factors
-from obc.equivalent.inserted import put_back
 from obc.errors import ObcError
 
 
 def merge(model: nn.Module) -> nn.Module:
     """Fold the factors of an equivalent pruning in place, and return the model.
+
+    Each layer gets the plain weight Ŵ = C W Dᵀ and bias b̂ = C b; a model without factors is left
+    as it is.
 
     >>> import obc
     >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
@@ -27,18 +29,15 @@ def merge(model: nn.Module) -> nn.Module:
       (2): Linear(in_features=3, out_features=2, bias=True)
     )
     """
-    if not is_equivalent(model):
-        raise ObcError("nothing to merge: the model holds no factors of an equivalent pruning")
-    found = []
+    layers = []
     for name, module in model.named_modules():
         if parametrize.is_parametrized(module) and _ours(module):
             _check(name, module)
-            found.append(module)
+            layers.append(module)
     with torch.no_grad():
-        values = [{key: getattr(m, key) for key in _ours(m)} for m in found]
-    for module, tensors in zip(found, values, strict=True):
+        values = [{key: getattr(m, key) for key in _ours(m)} for m in layers]
+    for module, tensors in zip(layers, values, strict=True):
         _plain(module, tensors)
-    put_back(model)
     return model
 
 

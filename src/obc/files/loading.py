@@ -52,12 +52,17 @@ def _cut(model: nn.Module, artifact: Artifact, example: Any) -> None:
         if artifact.equivalent is None or i < len(artifact.plans):
             apply(model, plan, example=example)
         else:
-            apply(model, plan, example=example, equivalent=True, form=artifact.equivalent)
+            apply(model, plan, example=example, equivalent=True)
 
 
 def _check_fresh(model: nn.Module, artifact: Artifact) -> None:
     if applied(model):
         raise ObcError("this model was pruned before; load wants a fresh one of the original size")
+    if artifact.equivalent not in (None, "folded"):
+        raise ObcError(
+            "the file holds C and D as layers of their own, which only the first version of obc "
+            "built; load and merge it there, and save it again"
+        )
     if artifact.plans:
         artifact.plans[0].check(model)
     else:

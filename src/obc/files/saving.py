@@ -13,9 +13,8 @@ from torch import Tensor, nn
 from obc.disk import digest
 from obc.disk.reading import LIMIT
 from obc.equivalent.attach import is_equivalent
-from obc.equivalent.inserted import Inserted, InsertedNorm
 from obc.errors import ObcError
-from obc.files.artifact import Artifact, Form
+from obc.files.artifact import Artifact
 from obc.files.folder import PLAN, TENSORS, replacing
 from obc.files.hugging import check_pretrained, fitting_config, is_hugging, write_config
 from obc.files.reference import reference as known_reference
@@ -50,14 +49,13 @@ def save(model: nn.Module, path: str | os.PathLike[str], *, reference: str | Non
     tensors, ties = collect(model)
     check_storable(model, tensors)
     plans = list(applied(model))
-    form = _form(model)
-    if plans and form in (None, "folded"):  # inserted layers have other names
+    if plans:
         _check_same(model, plans[-1])
     artifact = Artifact(
         model=reference or known_reference(model),
         kind=f"{type(model).__module__}.{type(model).__qualname__}",
         plans=plans,
-        equivalent=form,
+        equivalent="folded" if is_equivalent(model) else None,
         tensors=stored(tensors),
         ties=ties,
     )
@@ -100,14 +98,6 @@ def _write_for_hugging(
         _write(artifact, tensors, aside)
         return str(reason)
     return None
-
-
-def _form(model: nn.Module) -> Form | None:
-    """How the factors of an equivalent pruning stand in a model, if it has any."""
-    kinds = {type(m) for m in model.modules()}
-    if InsertedNorm in kinds:
-        return "inserted-bn"
-    return "inserted" if Inserted in kinds else "folded" if is_equivalent(model) else None
 
 
 def _check_whole(model: nn.Module) -> None:

@@ -1,21 +1,28 @@
-"""The network as printed: C and D as 1×1 layers around full ones, for comparison and tests.
+"""The network as printed in the paper, to compare with: C and D as 1×1 layers around full ones.
 
-`form="folded"` trains the same network at the width of the pruned one.
+`obc.apply(model, plan, equivalent=True)` trains the same network at the width of the pruned one.
+Here too is the variant of the paper's appendix, Conv–BN–C–NewBN, which has no folded form.
 """
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from obc.equivalent.apply import Whole
 from obc.equivalent.attach import like
 from obc.equivalent.factors import Factors, Mix
-from obc.equivalent.layout import Layout
+from obc.equivalent.layout import Layout, lay_out
 from obc.errors import ObcError
-from obc.running.forward import forward
+from obc.plans.plan import Plan
+from obc.running.difference import difference
+from obc.running.forward import forward, outputs
+from obc.running.snapshot import unchanged
+from obc.surgery import slicing
 
 _CONVOLUTIONS = {3: functional.conv1d, 4: functional.conv2d, 5: functional.conv3d}
 
@@ -63,7 +70,7 @@ def _spread(mix: Mix, x: Tensor, dim: int) -> Tensor:
 
 
 class Inserted(nn.Module):
-    """D, a full layer, C; `plain` is the cut layer that `obc.merge` puts back in its place."""
+    """D, a full layer, C; `plain` is the cut layer that merging puts back in its place."""
 
     def __init__(self, layer: Any, plain: nn.Module, factors: Factors) -> None:
         super().__init__()
@@ -122,6 +129,32 @@ class InsertedNorm(nn.Module):
         return self._before[0]
 
 
+def apply_inserted(
+    model: nn.Module, plan: Plan, example: Any = None, behind_norm: bool = False
+) -> nn.Module:
+    """Cut a model in place, then put C and D as layers around its full ones.
+
+    With `behind_norm`, C comes behind the batch norm of its layer, and a new norm behind C.
+    """
+    whole, layers = Whole(model), {n: _twin(m) for n, m in model.named_modules()}
+    done = slicing.cut(model, plan, example=example)
+    with unchanged(model):
+        naive = outputs(forward(model, done.example))
+    layout = lay_out(model, done.sites, plan.kept, whole.groups, whole.parameters)
+    norms = norms_behind(model, layout, done.example) if behind_norm else {}
+    insert(model, layout, layers, norms)
+    with unchanged(model):
+        difference(naive, outputs(forward(model, done.example)))
+    return model
+
+
+def _twin(module: nn.Module) -> nn.Module:
+    """The same module once more: its own attributes and dictionaries, the same tensors."""
+    twin = object.__new__(type(module))
+    twin.__dict__ = {k: copy.copy(v) if isinstance(v, dict) else v for k, v in vars(module).items()}
+    return twin
+
+
 def insert(
     model: nn.Module, layout: Layout, whole: dict[str, nn.Module], norms: dict[str, str]
 ) -> None:
@@ -139,10 +172,7 @@ def insert(
         bias = f"{path}.bias" if path else "bias"
         loose = getattr(layer, "bias", None) is not None and factors.C and bias not in layout.biases
         if key != "weight" or not known or not path or loose:
-            raise ObcError(
-                f"nothing can be inserted around '{name}' of {type(layer).__name__}; "
-                'use form="folded"'
-            )
+            raise ObcError(f"nothing can be inserted around '{name}' of {type(layer).__name__}")
         layers[path] = Inserted(whole[path], layer, factors)
         _replace(model, layer, layers[path])
     for path, norm in norms.items():
@@ -150,8 +180,8 @@ def insert(
         _replace(model, plain, InsertedNorm(whole[norm], plain, layers[path]))
 
 
-def put_back(model: nn.Module) -> None:
-    """Fold every inserted layer, and put the plain ones in their places."""
+def merge_inserted(model: nn.Module) -> nn.Module:
+    """Fold every inserted layer, and put the plain ones in their places, as `obc.merge` does."""
     found = [m for m in model.modules() if isinstance(m, (Inserted, InsertedNorm))]
     shifts = {id(m.before): m for m in found if isinstance(m, InsertedNorm)}
     with torch.no_grad():
@@ -161,6 +191,7 @@ def put_back(model: nn.Module) -> None:
     for m in found:
         m.plain.train(m.training)
         _replace(model, m, m.plain)
+    return model
 
 
 def _fold(inserted: Inserted, behind: InsertedNorm | None) -> None:
