@@ -277,7 +277,7 @@ def test_a_handler_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     held = list(optimizer.param_groups[0]["params"])
     tracing = slicing.Tracing(model, PIXELS)
     monkeypatch.setattr(slicing, "Tracing", lambda *_, **__: tracing)
-    monkeypatch.setitem(layers._HANDLERS, "_NormBase", failing)
+    monkeypatch.setitem(layers._HANDLERS, nn.modules.batchnorm._NormBase, failing)
     with (
         untouched(model),
         pytest.raises(obc.ObcError, match=r"out of luck.*cause is in 0;.*as it was"),

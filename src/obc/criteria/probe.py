@@ -14,18 +14,12 @@ import torch
 from torch import Tensor, nn
 
 from obc.criteria.structure import Part
+from obc.tracing.layers import Axes, plain_axes
 from obc.tracing.wiring import Wiring
 
 Key = tuple[str, str]
 """A layer and the role in which its sums are taken: "out", "in" or "norm"."""
 
-_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
-_TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
-_BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
-_KNOWN = (
-    *(*_CONVOLUTIONS, *_TRANSPOSED, *_BATCH_NORMS),
-    *(nn.Linear, nn.Embedding, nn.LayerNorm, nn.RMSNorm, nn.GroupNorm),
-)
 _CHUNK = 1 << 20  # products of this many numbers stay in the cache
 
 
@@ -54,14 +48,11 @@ def streams(part: Part, model: nn.Module, wiring: Wiring) -> bool:
 
 def _plain(module: nn.Module) -> bool:
     """A layer that runs just as torch, or transformers for its Conv1D, wrote it."""
-    if "forward" in module.__dict__ or hasattr(module, "parametrizations"):
+    if plain_axes(module) is None or hasattr(module, "parametrizations"):
         return False
-    if type(module).__name__ == "Conv1D" and type(module).__module__.startswith("transformers"):
-        return True
     if isinstance(module, nn.Embedding):
-        odd = module.max_norm is not None or module.scale_grad_by_freq or module.sparse
-        return type(module).forward is nn.Embedding.forward and not odd
-    return any(isinstance(module, kind) and type(module).forward is kind.forward for kind in _KNOWN)
+        return module.max_norm is None and not module.scale_grad_by_freq and not module.sparse
+    return True
 
 
 class Probe:
@@ -113,7 +104,7 @@ class Probe:
             if not y.requires_grad:
                 return y
             seen = _Seen(y, layer, copy=layer in self.copied)
-            axis = _axis(module, y)
+            axis = _axes(module).data
 
             def backward(grad: Tensor) -> None:
                 value = seen.value()
@@ -139,7 +130,7 @@ class Probe:
                 return None
             alone = x.view_as(x)  # a node of its own: its gradient comes from this layer only
             seen = _Seen(x, layer, copy=layer in self.copied)
-            axis = _axis(module, x)
+            axis = _axes(module).data
 
             def backward(grad: Tensor) -> None:
                 self._add((layer, "in"), self._product(seen.value(), grad, axis).unsqueeze(-1))
@@ -185,17 +176,16 @@ class _Seen:
         return self._tensor
 
 
-def _axis(module: Any, activation: Tensor) -> int:
-    """Where the channels of a layer's input or output are."""
-    if isinstance(module, (*_CONVOLUTIONS, *_TRANSPOSED)):
-        return activation.ndim - module.weight.ndim + 1
-    return 1 if isinstance(module, (*_BATCH_NORMS, nn.GroupNorm)) else -1
+def _axes(module: nn.Module) -> Axes:
+    axes = plain_axes(module)
+    assert axes is not None, "only plain layers are watched"
+    return axes
 
 
 def positions(part: Part, module: Any, sums: Tensor) -> Tensor:
     """Sums by channel, folded to the positions of the weight's dimension: groups share theirs."""
-    turned = isinstance(module, _TRANSPOSED)
-    shared = part.role == ("out" if turned else "in") and getattr(module, "groups", 1) > 1
+    # The second dimension of a grouped weight is one group's; all groups share its positions.
+    shared = getattr(module, "groups", 1) > 1 and part.members[0].dim == 1
     if shared and part.members[0].param == "weight":
         sums = sums.unflatten(1, (module.groups, -1)).sum(1)
     index = part.members[0].index.to(sums.device)

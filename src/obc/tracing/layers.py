@@ -1,4 +1,4 @@
-"""What each kind of layer says about its own sizes, and how to say it again after a cut.
+"""What each kind of layer says about its sizes: where its channels are, and how it is resized.
 
 Parameters are cut by index alone, whatever the layer. What else a layer knows of its sizes
 (`in_channels`, `groups`, `num_heads` ...) is set by its handler, one function per kind:
@@ -15,35 +15,102 @@ Parameters are cut by index alone, whatever the layer. What else a layer knows o
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from obc.errors import ObcError
 from obc.running.modules import named_tensors
+
+Kind = type[nn.Module] | str
+"""A class, or its full name where importing its library for it would be too much."""
 
 Kept = Mapping[tuple[str, int], Tensor]
 """What a module keeps: (name of a parameter within it, dimension) to the kept positions."""
 
 Handler = Callable[[Any, Kept], None]
-_HANDLERS: dict[str, Handler] = {}
+_HANDLERS: dict[Kind, Handler] = {}
+_CONV1D = "transformers.pytorch_utils.Conv1D"  # a linear layer, stored the other way round
+T = TypeVar("T")
 
 
-def handler(*kinds: type[nn.Module] | str) -> Callable[[Handler], Handler]:
-    """Register a handler by class, or by class name where the class lives in another library."""
+class Axes(NamedTuple):
+    """Where a kind of layer has its channels.
+
+    `out` and `reads` are the dimensions of its weight that run over what it puts out and what it
+    reads (of an embedding: the rows it picks from; of a norm: None); `data` is the dimension of
+    its input and output activations.
+    """
+
+    out: int
+    reads: int | None
+    data: int
+
+
+AXES: dict[Kind, Axes] = {
+    nn.Linear: Axes(0, 1, -1),
+    _CONV1D: Axes(1, 0, -1),
+    nn.Embedding: Axes(1, 0, -1),
+    nn.Conv1d: Axes(0, 1, -2),
+    nn.Conv2d: Axes(0, 1, -3),
+    nn.Conv3d: Axes(0, 1, -4),
+    nn.ConvTranspose1d: Axes(1, 0, -2),
+    nn.ConvTranspose2d: Axes(1, 0, -3),
+    nn.ConvTranspose3d: Axes(1, 0, -4),
+    nn.BatchNorm1d: Axes(0, None, 1),
+    nn.BatchNorm2d: Axes(0, None, 1),
+    nn.BatchNorm3d: Axes(0, None, 1),
+    nn.GroupNorm: Axes(0, None, 1),
+    nn.LayerNorm: Axes(0, None, -1),
+    nn.RMSNorm: Axes(0, None, -1),
+}
+
+
+def plain_axes(module: nn.Module) -> Axes | None:
+    """The axes of a layer that computes just what its library wrote; None for any other.
+
+    >>> plain_axes(nn.ConvTranspose2d(2, 3, 1))
+    Axes(out=1, reads=0, data=-3)
+    """
+    kind = _kind(AXES, type(module))
+    same = kind is not None and type(module).forward is kind.forward
+    return _entry(AXES, kind) if same and "forward" not in vars(module) else None
+
+
+def handler(*kinds: Kind) -> Callable[[Handler], Handler]:
+    """Register what is to be set in layers of a class, and of those derived from it, after a cut.
+
+    A string is the full name of a class: "transformers.pytorch_utils.Conv1D".
+    """
+    for kind in kinds:
+        if isinstance(kind, str) and "." not in kind:
+            raise ObcError(
+                f"'{kind}' could be anyone's class; give the class itself, or its full name "
+                f"such as '{_CONV1D}'"
+            )
 
     def register(function: Handler) -> Handler:
-        for kind in kinds:
-            _HANDLERS[kind if isinstance(kind, str) else kind.__name__] = function
+        _HANDLERS.update(dict.fromkeys(kinds, function))
         return function
 
     return register
 
 
 def find_handler(module: nn.Module) -> Handler | None:
-    return next(
-        (_HANDLERS[c.__name__] for c in type(module).__mro__ if c.__name__ in _HANDLERS), None
-    )
+    """The handler of the nearest class that a module is derived from."""
+    return _entry(_HANDLERS, _kind(_HANDLERS, type(module)))
+
+
+def _kind(table: Mapping[Kind, T], kind: type) -> Any:
+    """The nearest class in the line of descent that a table knows."""
+    return next((c for c in kind.__mro__ if _entry(table, c) is not None), None)
+
+
+def _entry(table: Mapping[Kind, T], kind: type | None) -> T | None:
+    if kind is None:
+        return None
+    return table.get(kind) or table.get(f"{kind.__module__}.{kind.__qualname__}")
 
 
 def cut(
@@ -53,66 +120,75 @@ def cut(
 
     `how` makes the smaller tensor from the old one and {dimension: kept positions}.
     """
-    wanted: dict[str, dict[int, Tensor]] = {}
+    by_name: dict[str, dict[int, Tensor]] = {}
     for (name, dim), index in kept.items():
-        wanted.setdefault(name, {})[dim] = index
+        by_name.setdefault(name, {})[dim] = index
     tensors = named_tensors(model)
-    dims_of = {id(tensors[name]): dims for name, dims in wanted.items()}
-    new = {tensors[name]: how(tensors[name], dims) for name, dims in wanted.items()}
-    told: dict[str, dict[tuple[str, int], Tensor]] = {}
+    dims_of = {id(tensors[name]): dims for name, dims in by_name.items()}
+    new = {tensors[name]: how(tensors[name], dims) for name, dims in by_name.items()}
+    kept_of: dict[str, dict[tuple[str, int], Tensor]] = {}
     for path, module in model.named_modules():
         for store in (module._parameters, module._buffers):
             for key, tensor in store.items():
                 if tensor is not None and id(tensor) in dims_of:
                     store[key] = new[tensor]
-                    _tell(told, f"{path}.{key}" if path else key, dims_of[id(tensor)])
+                    _note(kept_of, f"{path}.{key}" if path else key, dims_of[id(tensor)])
     for path, module in model.named_modules():
-        fix = find_handler(module) if path in told else None
+        fix = find_handler(module) if path in kept_of else None
         if fix is not None:
-            fix(module, told[path])
+            fix(module, kept_of[path])
     return new
 
 
-def _tell(
-    told: dict[str, dict[tuple[str, int], Tensor]], name: str, dims: dict[int, Tensor]
+def _note(
+    kept_of: dict[str, dict[tuple[str, int], Tensor]], name: str, dims: dict[int, Tensor]
 ) -> None:
-    """Note for every module around a tensor what is kept of it, by its name within the module."""
+    """Note for each module around a tensor what is kept of it, by its name within the module."""
     parts = name.split(".")
     for i in range(len(parts)):
-        own = told.setdefault(".".join(parts[:i]), {})
-        own.update({(".".join(parts[i:]), dim): index for dim, index in dims.items()})
+        inside = kept_of.setdefault(".".join(parts[:i]), {})
+        inside.update({(".".join(parts[i:]), dim): index for dim, index in dims.items()})
+
+
+def _widths(module: Any) -> tuple[int, int]:
+    """How much a weight puts out and how much it reads."""
+    axes = _entry(AXES, _kind(AXES, type(module)))
+    assert axes is not None and axes.reads is not None
+    return module.weight.shape[axes.out], module.weight.shape[axes.reads]
 
 
 @handler(
     nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d
 )
 def convolution(module: Any, kept: Kept) -> None:
-    turned = int(module.transposed)
+    """The first dimension of the weight spells out all groups, the second is one group's."""
     rows = kept.get(("weight", 0))
     if rows is not None and module.groups > 1:
-        per_group = (module.in_channels if turned else module.out_channels) // module.groups
+        per_group = (
+            module.in_channels if module.transposed else module.out_channels
+        ) // module.groups
         module.groups = len(torch.unique(rows // per_group))
-    reads, writes = module.weight.shape[1 - turned], module.weight.shape[turned]
-    module.in_channels = reads if turned else reads * module.groups
-    module.out_channels = writes * module.groups if turned else writes
+    writes, reads = _widths(module)
+    module.in_channels = reads if module.transposed else reads * module.groups
+    module.out_channels = writes * module.groups if module.transposed else writes
 
 
 @handler(nn.Linear)
 def linear(module: Any, kept: Kept) -> None:
-    module.out_features, module.in_features = module.weight.shape
+    module.out_features, module.in_features = _widths(module)
 
 
-@handler("Conv1D")
+@handler(_CONV1D)
 def conv1d_of_hugging_face(module: Any, kept: Kept) -> None:
-    module.nx, module.nf = module.weight.shape
+    module.nf, module.nx = _widths(module)
 
 
 @handler(nn.Embedding)
 def embedding(module: Any, kept: Kept) -> None:
-    module.num_embeddings, module.embedding_dim = module.weight.shape
+    module.embedding_dim, module.num_embeddings = _widths(module)
 
 
-@handler("_NormBase")
+@handler(nn.modules.batchnorm._NormBase)
 def batch_norm(module: Any, kept: Kept) -> None:
     module.num_features = len(next(iter(kept.values())))
 
