@@ -22,9 +22,23 @@ def jacobian_blocks(
     loss: Callable[[Any, Any], Tensor],
     layer: str,
 ) -> Tensor:
-    """J_m^T J_m for each filter of a layer, bias last: [filters, d, d], as in the paper's figures.
+    """J_mᵀ J_m for each filter of a layer, bias last: [filters, d, d], as in the paper's figures.
 
-    The score of a filter by the Jacobian Criterion is w^T B w with its block B.
+    The score of a filter by the Jacobian Criterion is wᵀ B w with its block B.
+
+    Args:
+        model: scored in eval mode, and as it was afterwards.
+        sites: of this model, from `obc.trace`.
+        batches: one row of J for each.
+        loss: `loss(model, batch)`, a scalar.
+        layer: the name of a layer that puts out a site's channels.
+
+    >>> import obc
+    >>> net = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
+    >>> sites = obc.trace(net, torch.zeros(1, 4))
+    >>> loss = lambda model, x: model(x).square().mean()
+    >>> jacobian_blocks(net, sites, [torch.ones(8, 4)] * 2, loss, "0").shape
+    torch.Size([3, 5, 5])
     """
     parts = {p.layer: p for site in sites for p in parts_of(site) if p.role == "out"}
     if layer not in parts:

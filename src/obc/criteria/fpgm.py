@@ -11,7 +11,11 @@ from obc.criteria.structure import Part
 
 @register("fpgm")
 class Fpgm(Criterion):
-    """S(w_m) = sum over the other slices w_k of |w_m - w_k|."""
+    """S(w_m) = Σ_k ‖w_m − w_k‖ over the other slices k of its layer.
+
+    Y. He et al., Filter Pruning via Geometric Median for Deep Convolutional Neural Networks
+    Acceleration, CVPR 2019.
+    """
 
     def measure(self, part: Part, w: Tensor, e: Tensor) -> Tensor:
         # The quick form of the distance loses half the digits where slices are alike.

@@ -10,7 +10,12 @@ from obc.criteria.structure import Part
 
 @register("hessian")
 class Hessian(Criterion):
-    """S(w_m) = sum over weights i of w_i^2 h_ii, h_ii the sum over samples of g_i^2."""
+    """S(w_m) = Σ_i w_i² h_ii, with h_ii = Σ over single samples of g_i².
+
+    The saliency of Y. LeCun et al., Optimal Brain Damage, NeurIPS 1989, with the Fisher
+    information in place of the Hessian as in L. Liu et al., Group Fisher Pruning for Practical
+    Network Compression, ICML 2021.
+    """
 
     evidence = "square"
     per_sample = True

@@ -1,8 +1,8 @@
 """Streams activations x gradients past each layer, so that no weight gradient is needed.
 
-For a layer y = W x + b with gradient d at y: W[o].dW[o] + b[o] db[o] = sum of y_o d_o, and
-W[:, i].dW[:, i] = sum of x_i e_i, with e the gradient this layer alone sends back to x. For a norm
-layer y = gamma z + beta: gamma dgamma + beta dbeta = sum of y d. Nothing is kept but these sums.
+For a layer y = W x + b with gradient δ at y: W[o]·∂W[o] + b[o] ∂b[o] = Σ y_o δ_o, and
+W[:, i]·∂W[:, i] = Σ x_i ξ_i, with ξ the gradient that this layer alone sends back to x. For a norm
+layer y = γ z + β: γ ∂γ + β ∂β = Σ y δ. Nothing is kept but these sums. docs/method.md derives them.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ def reduce(members: Tensor, aggregate: str, normalize: str) -> Tensor:
 
 
 def check(aggregate: str, normalize: str) -> None:
-    """Refuse names there are not, and warn of the one combination that does not work."""
+    """Refuse unknown names, and warn of the one combination that does not work."""
     for name, value, known in (
         ("aggregate", aggregate, AGGREGATORS),
         ("normalize", normalize, NORMALIZERS),

@@ -35,10 +35,23 @@ def score(
 ) -> dict[str, Tensor]:
     """Scores for every channel, by site name; the lowest are worth the least.
 
-    `batches` is any iterable, `loss(model, batch)` a scalar; criteria that look at weights alone
-    need neither. The model is scored in eval mode and is as it was afterwards. `fast=False` takes
-    every product from weight gradients. In several processes each scores every n-th batch, and
-    all end with the same scores.
+    S⁽¹⁾ of each structural parameter, a channel's share of one layer, is summed over the batches,
+    aggregated over the layers of the channel and, if asked for, normalised over its site. The
+    model is scored in eval mode and is as it was afterwards. In several processes each scores
+    every n-th batch, and all end with the same scores.
+
+    Args:
+        model: the model; its weights are not changed.
+        sites: of this model, from `obc.trace`.
+        batches: any iterable; criteria that look at weights alone need none.
+        loss: `loss(model, batch)`, a scalar; criteria that look at weights alone need none.
+        criterion: a name ("jacobian", "taylor", "hessian", "l1", "l2", "bn_scale", "fpgm", "whc",
+            "random", or one registered by `obc.criterion`), or an instance.
+        aggregate: "sum" (the paper's), "mean" or "max" over the layers of a channel.
+        normalize: "none" (the paper's), "mean" or "max" over the channels of a site.
+        fast: take products from activations where that is exact; False takes every product from
+            the gradients of weights.
+        options: of the criterion, such as `per_sample=True` or `block="group"`.
 
     >>> import torch, obc
     >>> net = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
@@ -57,7 +70,7 @@ def score(
 
 
 class Scorer:
-    """Scores a model, then cuts of it, and finds out only once how each layer is looked at."""
+    """Scores a model and later cuts of it; how each layer is looked at is decided only once."""
 
     def __init__(
         self,
@@ -90,8 +103,8 @@ class Scorer:
         totals: dict[str, Tensor] = {}
         if self._gather is None:
             weights = {n: p.detach().double() for n, p in self.model.named_parameters()}
-            for name, own in self._parts.items():
-                rows = [(part, part.rows(weights), weights[part.members[0].name]) for part in own]
+            for name, parts in self._parts.items():
+                rows = [(p, p.rows(weights), weights[p.members[0].name]) for p in parts]
                 totals[name] = self.criterion.site(rows)
             return totals
         layout = relaid(self.model) if self._relay else nullcontext()
@@ -104,7 +117,7 @@ class Scorer:
                         totals[name] = totals[name] + part if name in totals else part
             if number < 0:
                 raise ObcError("there are no batches to score with")
-        return self.group.added(totals, {n: own[0].size for n, own in self._parts.items()})
+        return self.group.added(totals, {n: parts[0].size for n, parts in self._parts.items()})
 
     def findings(self) -> Findings | None:
         """How each layer is looked at, to be given to `recall` of a scorer in another process."""

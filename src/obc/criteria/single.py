@@ -46,9 +46,9 @@ def _chunks(
     step = max(1, _NUMBERS // max(1, sum(t.numel() for t in tensors.values())))
     start = 0
     while start < count:
-        some = [x[start : start + step] if a else x for x, a in zip(leaves, along, strict=True)]
+        part = [x[start : start + step] if a else x for x, a in zip(leaves, along, strict=True)]
         try:
-            found = gradients(tensors, *some)
+            chunk = gradients(tensors, *part)
         except RuntimeError as error:
             if "vmap" not in str(error) or step == 1:
                 raise
@@ -58,7 +58,7 @@ def _chunks(
             )
             step, gradients = 1, _alone(one, along)
             continue
-        yield found
+        yield chunk
         start += step
 
 
@@ -67,8 +67,8 @@ def _alone(one: Callable[..., Tensor], along: list[bool]) -> Callable[..., dict[
 
     def gradients(tensors: dict[str, Tensor], *sample: Any) -> dict[str, Tensor]:
         rows = [x[0] if a else x for x, a in zip(sample, along, strict=True)]
-        found: dict[str, Tensor] = grad(one)(tensors, *rows)
-        return {n: g.unsqueeze(0) for n, g in found.items()}
+        single: dict[str, Tensor] = grad(one)(tensors, *rows)
+        return {n: g.unsqueeze(0) for n, g in single.items()}
 
     return gradients
 
@@ -78,8 +78,8 @@ def squares(
 ) -> dict[str, Tensor]:
     """The sum over samples of each gradient's square: the diagonal Fisher information."""
     total: dict[str, Tensor] = {}
-    for some in _chunks(model, loss, batch, names):
-        for name, g in some.items():
+    for chunk in _chunks(model, loss, batch, names):
+        for name, g in chunk.items():
             square = g.to(torch.promote_types(g.dtype, torch.float32)).square().sum(0)
             total[name] = total[name] + square if name in total else square
     return total
@@ -88,6 +88,6 @@ def squares(
 def per_sample(
     model: nn.Module, loss: Callable[[Any, Any], Tensor], batch: Any, names: list[str]
 ) -> dict[str, Tensor]:
-    """Every sample's own gradient, [samples, *shape]."""
-    found = list(_chunks(model, loss, batch, names))
-    return {name: torch.cat([some[name] for some in found]) for name in names}
+    """The gradient of each single sample, [samples, *shape]."""
+    chunks = list(_chunks(model, loss, batch, names))
+    return {name: torch.cat([chunk[name] for chunk in chunks]) for name in names}

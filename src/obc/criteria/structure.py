@@ -33,13 +33,13 @@ class Part:
 
     def one(self, tensor: Tensor, member: Member) -> Tensor:
         """What each channel owns of one tensor, as a row."""
-        own = tensor.movedim(member.dim, 0)[member.index.to(tensor.device)]
-        return own.reshape(self.size, -1)
+        slices = tensor.movedim(member.dim, 0)[member.index.to(tensor.device)]
+        return slices.reshape(self.size, -1)
 
 
 def parts_of(site: Site) -> list[Part]:
     """The structural parameters of a site; a weight and its bias, or a norm's two, are one."""
-    found: dict[tuple[str, str, str], list[Member]] = {}
+    by_layer: dict[tuple[str, str, str], list[Member]] = {}
     for m in site.members:
         stem = m.param
         if m.role != "in":
@@ -47,8 +47,8 @@ def parts_of(site: Site) -> list[Part]:
                 stem = stem.removesuffix(suffix)
         # A tensor may belong twice, by two of its dimensions: those are two parameters.
         key = (m.layer, f"{m.role}.{m.dim}" if m.role == "in" else m.role, stem)
-        found.setdefault(key, []).append(m)
+        by_layer.setdefault(key, []).append(m)
     return [
         Part(site.name, site.size, layer, members[0].role, tuple(members))
-        for (layer, _, _), members in found.items()
+        for (layer, _, _), members in by_layer.items()
     ]

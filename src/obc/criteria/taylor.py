@@ -1,4 +1,4 @@
-"""The Taylor criterion: every weight on its own, the diagonal of J^T J."""
+"""The Taylor criterion: each weight by itself, the diagonal of JᵀJ."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from obc.criteria.structure import Part
 
 @register("taylor")
 class Taylor(Criterion):
-    """S(w_m) = sum over rows n and weights i of (w_i g_i(n))^2."""
+    """S(w_m) = Σ_n Σ_i (w_i g_i⁽ⁿ⁾)², over rows n of J and weights i.
+
+    P. Molchanov et al., Importance Estimation for Neural Network Pruning, CVPR 2019.
+    """
 
     evidence = "gradient"
 

@@ -30,8 +30,15 @@ def apply(
     """Remove what the plan removes, in place, and return the model.
 
     The model is traced, cut and run; its output must be that of the original with the removed
-    channels masked. If anything fails, the model is as it was and the error says where. With
-    `optimizer`, momentum and Adam buffers are sliced along. `example` replaces the plan's own.
+    channels masked. If anything fails, the model is as it was and the error says where.
+
+    Args:
+        model: a copy of the model that the plan was made for.
+        plan: from `obc.plan`, `Plan.from_kept` or `Plan.load`.
+        optimizer: its momentum and Adam buffers are sliced along.
+        example: an input to run the model on, in place of the plan's.
+        equivalent: keep every connection in C and D while the model is tuned.
+        init: what C and D start as: the kept rows of the identity.
 
     >>> from obc import trace
     >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))

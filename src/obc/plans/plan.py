@@ -7,10 +7,9 @@ import os
 import reprlib
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
-from rich.table import Table
 from torch import Tensor, nn
 
 from obc.disk.reading import LIMIT, parse, read_bytes
@@ -19,6 +18,9 @@ from obc.errors import ObcError, closest
 from obc.plans.example import check_description, describe
 from obc.plans.summary import summary, table
 from obc.tracing.sites import Sites, shapes_of
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 
 class PlanCost(BaseModel):

@@ -5,10 +5,9 @@ from __future__ import annotations
 import io
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.table import Table
-
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from obc.plans.plan import Plan, PlanCost
 
 _WIDTH = 110
@@ -16,14 +15,16 @@ _WIDTH = 110
 
 def table(plan: Plan) -> Table:
     """Each pruned site before and after, its scores, and whether it is at its floor."""
-    found = Table(title=_title(plan), title_justify="left", caption=_costs(plan) or None)
-    found.caption_justify = "left"
-    found.add_column("site", overflow="fold")
+    from rich.table import Table  # drawn only where somebody looks
+
+    lines = Table(title=_title(plan), title_justify="left", caption=_costs(plan) or None)
+    lines.caption_justify = "left"
+    lines.add_column("site", overflow="fold")
     for name in ("before", "after", "kept", "highest removed", "lowest kept", ""):
-        found.add_column(name, justify="right")
+        lines.add_column(name, justify="right")
     for name, site in plan.sites.items():
         after = len(site.kept)
-        found.add_row(
+        lines.add_row(
             name,
             str(site.size),
             str(after),
@@ -32,11 +33,13 @@ def table(plan: Plan) -> Table:
             _score(site.lowest_kept),
             "at its floor" if site.floor is not None and after <= site.floor else "",
         )
-    return found
+    return lines
 
 
 def summary(plan: Plan) -> str:
     """The table as plain text."""
+    from rich.console import Console
+
     page = Console(file=io.StringIO(), width=_WIDTH, color_system=None)
     page.print(table(plan))
     assert isinstance(page.file, io.StringIO)
@@ -68,13 +71,13 @@ def _changes(before: PlanCost, after: PlanCost) -> list[str]:
         ("parameters", before.params, after.params),
         ("channels", before.channels, after.channels),
     ]
-    found = [
+    lines = [
         f"{name} {a:,} → {b:,} ({a / max(b, 1):.3g}x less, {b / max(a, 1):.1%} kept)"
         for name, a, b in rows
     ]
     if before.seconds is not None and after.seconds is not None:
         gain = before.seconds / after.seconds
-        found.append(
+        lines.append(
             f"time {before.seconds * 1e3:.3g} ms → {after.seconds * 1e3:.3g} ms ({gain:.3g}x less)"
         )
-    return found
+    return lines

@@ -60,17 +60,32 @@ class Group:
         """The largest over all processes, number by number."""
         if not self.several:
             return value
-        found = self._there(value)
-        distributed.all_reduce(found, distributed.ReduceOp.MAX)
-        return found.to(value.device)
+        largest = self._there(value)
+        distributed.all_reduce(largest, distributed.ReduceOp.MAX)
+        return largest.to(value.device)
 
     def agreed(self, value: float) -> float:
         """The value of the first process, so that all decide alike."""
         if not self.several:
             return value
-        said = self._there(torch.tensor([value], dtype=torch.float64))
-        distributed.broadcast(said, 0)
-        return float(said)
+        first = torch.tensor([value], dtype=torch.float64)
+        self.broadcast(first)
+        return float(first)
+
+    def broadcast(self, value: Tensor) -> None:
+        """Overwrite a tensor by that of the first process."""
+        if self.several:
+            there = self._there(value)
+            distributed.broadcast(there, 0)
+            value.detach().copy_(there)
+
+    def gathered(self, value: Tensor) -> list[Tensor]:
+        """The tensors of all processes, all of one shape, in the order of their ranks."""
+        if not self.several:
+            return [value]
+        parts = [torch.empty_like(self._there(value)) for _ in range(self.count)]
+        distributed.all_gather(parts, self._there(value))
+        return [part.to(value.device) for part in parts]
 
     def added(self, totals: Mapping[str, Tensor], widths: Mapping[str, int]) -> dict[str, Tensor]:
         """Sums of matrices [rows, width] by name, where a process without a share has none."""

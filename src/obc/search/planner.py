@@ -61,33 +61,47 @@ def plan(
 ) -> Plan | list[Plan]:
     """Find out which channels to remove so that a target is met; the model stays as it is.
 
-    A copy of the model shrinks step by step: each step scores its channels on `rows` batches and
-    removes the share `step` of all channels with the lowest scores. The last step is trimmed: the
-    plan is at most 0.5% better than the target, and never short of it. Where that cannot be, an
-    error before the first step names the nearest target that can.
+    Algorithm 1 of the paper: a copy of the model shrinks step by step. Each step scores its
+    channels on N = `rows` batches and removes the share p = `step` of all channels with the lowest
+    scores. The last step is trimmed: the plan is at most 0.5% better than the target, and never
+    short of it. Where that cannot be, an error before the first step names the nearest target that
+    can. Under `torchrun` every process gets the same plan.
 
-    `target` is "macs=2x", "macs=50%" (kept), "params=…", "channels=…", "latency=…", or a list of
-    one unit: then one run gives a plan for each, nested in each other. `scope` says who competes:
-    all channels ("global"), those of one site, all sites losing the same share ("local"), or
-    sites of the same shape ("isomorphic"). `rank="score/cost"` divides scores by what a channel
-    saves now. `max_ratio` and `min_channels` bound what a site loses, for all or by site name;
-    `round_to` keeps widths at its multiples (8 for latency targets). Layers named in `ignore`
-    keep their channels. Other options go to the criterion.
-
-    Each step goes on in `batches` where the last one stopped, and starts over at their end. With
-    `carry`, later steps take that share fewer rows and use what earlier ones showed, which counts
-    less the more has gone since. After each step the run is written to the folder `resume`;
-    started again, it goes on from there. Under `torchrun` every process gets the same plan.
+    Args:
+        model: stays as it is.
+        example: an input of the model: a tensor, a tuple of arguments or a dict of keywords.
+        batches: any iterable; each step goes on where the last one stopped, and starts over at
+            the end.
+        loss: `loss(model, batch)`, a scalar. Criteria of weights alone need no batches or loss.
+        target: "macs=2x", "macs=50%" (kept), "params=…", "channels=…", "latency=…", or a list of
+            one unit: then one run gives a plan for each, nested in each other.
+        criterion: a name or an instance, as for `obc.score`.
+        aggregate: how scores of a channel's layers become one: "sum", "mean" or "max".
+        normalize: "none", or by the "mean" or "max" of a site.
+        scope: who competes: all channels ("global"), those of one site, all sites losing the same
+            share ("local"), or sites of the same shape ("isomorphic").
+        rank: "score", or "score/cost" to divide by what a channel saves now.
+        step: p, the share of all channels that one step removes.
+        rows: N, the batches of one step.
+        carry: the share of the rows that later steps do without, using instead what earlier ones
+            showed, which counts less the more has gone since.
+        ignore: names or patterns of layers that keep their channels.
+        max_ratio: the largest share a site may lose, for all or by site name.
+        min_channels: the fewest channels a site may keep, for all or by site name.
+        round_to: keep widths at its multiples; 8 for latency targets, otherwise 1.
+        seed: of everything that is drawn.
+        resume: a folder; the run is written there after each step and goes on from there.
+        options: of the criterion, such as `per_sample=True` or `block="group"`.
 
     >>> import torch, obc
     >>> net = nn.Sequential(nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 4))
     >>> batches = [torch.randn(16, 8) for _ in range(4)]
-    >>> found = plan(
+    >>> smaller = plan(
     ...     net, torch.zeros(1, 8), batches, lambda m, x: m(x).square().mean(), target="macs=2x"
     ... )
-    >>> found.before.macs, found.after.macs, len(found.kept["0"])
+    >>> smaller.before.macs, smaller.after.macs, len(smaller.kept["0"])
     (768, 384, 32)
-    >>> obc.apply(net, found)[2]
+    >>> obc.apply(net, smaller)[2]
     Linear(in_features=32, out_features=4, bias=True)
     """
     targets = parse_all(target)

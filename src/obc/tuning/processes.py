@@ -15,6 +15,7 @@ from accelerate.utils import DistributedType  # type: ignore[import-untyped]
 from torch import Tensor, distributed, nn
 
 from obc.errors import ObcError
+from obc.running.processes import Group
 
 
 class Processes:
@@ -31,6 +32,7 @@ class Processes:
         except ValueError as error:
             raise ObcError(f"accelerate cannot start: {error}") from error
         a = self._accelerator
+        self._group = Group()
         self.rank: int = a.process_index
         self.world: int = a.num_processes
         self.device: torch.device = a.device
@@ -105,29 +107,19 @@ class Processes:
 
     def summed(self, value: Tensor) -> Tensor:
         """The same sum in every process."""
-        if self.world > 1:
-            distributed.all_reduce(value)
-        return value
+        return self._group.summed(value)
 
     def mean(self, value: Tensor) -> float:
         return float(self.summed(value)) / self.world
 
     def broadcast(self, value: Tensor) -> None:
         """The first process's value, for all."""
-        if self.world > 1:
-            distributed.broadcast(value, 0)
+        self._group.broadcast(value)
 
     def gathered(self, states: dict[str, Tensor]) -> list[dict[str, Tensor]]:
         """Every process's tensors, in the order of their ranks."""
-        if self.world == 1:
-            return [states]
-        found: list[dict[str, Tensor]] = [{} for _ in range(self.world)]
-        for name, tensor in states.items():
-            parts = [torch.zeros_like(tensor).to(self.device) for _ in range(self.world)]
-            distributed.all_gather(parts, tensor.to(self.device))
-            for own, part in zip(found, parts, strict=True):
-                own[name] = part.cpu()
-        return found
+        parts = {name: self._group.gathered(tensor) for name, tensor in states.items()}
+        return [{name: parts[name][rank] for name in states} for rank in range(self.world)]
 
     def once(self, action: Callable[[], None]) -> None:
         """In the first process only; if it fails there, it fails in all."""
@@ -137,7 +129,7 @@ class Processes:
                 action()
             except ObcError as error:
                 failure = error
-        flag = torch.tensor(float(failure is not None), device=self.device)
+        flag = torch.tensor(float(failure is not None))
         if float(self.summed(flag)):
             raise failure or ObcError("the first process failed; its own error says why")
 

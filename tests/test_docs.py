@@ -1,0 +1,20 @@
+"""The Python blocks of each page of the documentation run, in order, as one program."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+DOCS = Path(__file__).parents[1] / "docs"
+PAGES = ["method.md", "planning.md", "equivalent.md"]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_page_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # for what the examples write
+    text = (DOCS / page).read_text(encoding="utf-8")
+    blocks = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    assert blocks, f"{page} has no Python example"
+    exec(compile("\n".join(blocks), page, "exec"), {"__name__": "docs"})
