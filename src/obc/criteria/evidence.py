@@ -26,7 +26,7 @@ Findings = dict[str, list[str]]
 @contextmanager
 def scoring(model: nn.Module) -> Iterator[None]:
     """Eval mode, frozen weights, nothing in place; afterwards the model is as it was."""
-    wanted = [(p, p.requires_grad) for p in model.parameters()]
+    flags = [(p, p.requires_grad) for p in model.parameters()]
     devices = {p.device for p in model.parameters() if p.device.type not in ("cpu", "meta")}
     with unchanged(model), torch.random.fork_rng(devices=list(devices)), torch.enable_grad():
         try:
@@ -35,11 +35,11 @@ def scoring(model: nn.Module) -> Iterator[None]:
                 module.training = False
                 if getattr(module, "inplace", False) is True:
                     module.inplace = False  # its input may still be needed
-            for p, _ in wanted:
+            for p, _ in flags:
                 p.requires_grad_(False)
             yield
         finally:
-            for p, flag in wanted:
+            for p, flag in flags:
                 p.requires_grad_(flag)
 
 
@@ -59,12 +59,12 @@ class Gatherer:
         self.count = 0
         self.wiring = sites.wiring
         self.by_sample = criterion.per_sample
-        every = [part for own in parts.values() for part in own]
+        all_parts = [part for of_site in parts.values() for part in of_site]
         product = criterion.evidence == "product"
         # Norms have few weights and their kernels give those gradients along; samples they do not.
         kinds = ("out", "in", "norm") if self.by_sample else ("out", "in")
-        fit = [p for p in every if fast and product and p.role in kinds]
-        self.streamed = {p for p in fit if streams(p, model, sites.wiring)}
+        candidates = [p for p in all_parts if fast and product and p.role in kinds]
+        self.streamed = {p for p in candidates if streams(p, model, sites.wiring)}
         apart = getattr(criterion, "diagonal_norm", False)
         self.probe = Probe(model, self.by_sample, apart)
         self.derived: set[Part] = set()  # products known from another layer's pass
@@ -81,9 +81,9 @@ class Gatherer:
             return self._squares(number, batch)
         if self.criterion.evidence == "gradient":
             return self._rows(self._weight_gradients(number, batch, self._names()))
-        found = self._first(number, batch) if self.count == 1 else self._products(number, batch)
+        products = self._first(number, batch) if self.count == 1 else self._products(number, batch)
         none = torch.empty(0)
-        return {n: [(p, none, found[p]) for p in own] for n, own in self.parts.items()}
+        return {n: [(p, none, products[p]) for p in parts] for n, parts in self.parts.items()}
 
     # -- cuts of the same model ------------------------------------------------------------
 
@@ -91,17 +91,19 @@ class Gatherer:
         """The model was cut in place; these are its parts now, one for each of those before."""
         new = {
             old: now
-            for name, own in self.parts.items()
-            for old, now in zip(own, parts[name], strict=True)
+            for name, olds in self.parts.items()
+            for old, now in zip(olds, parts[name], strict=True)
         }
         self.parts, self._through = parts, {}
         self.streamed = {new[p] for p in self.streamed}
         self.derived = {new[p] for p in self.derived}
-        self._outs = {layer: [new[p] for p in own] for layer, own in self._outs.items()}
+        self._outs = {layer: [new[p] for p in outs] for layer, outs in self._outs.items()}
 
     def findings(self) -> Findings:
         """What the first batch has shown."""
-        names = {p: f"{name}/{i}" for name, own in self.parts.items() for i, p in enumerate(own)}
+        names = {
+            p: f"{name}/{i}" for name, parts in self.parts.items() for i, p in enumerate(parts)
+        }
         return {
             "streamed": sorted(names[p] for p in self.streamed),
             "derived": sorted(names[p] for p in self.derived),
@@ -110,7 +112,9 @@ class Gatherer:
 
     def recall(self, findings: Findings) -> None:
         """Go on as a gatherer with these findings would: to the bit the same products."""
-        parts = {f"{name}/{i}": p for name, own in self.parts.items() for i, p in enumerate(own)}
+        parts = {
+            f"{name}/{i}": p for name, of_site in self.parts.items() for i, p in enumerate(of_site)
+        }
         self.streamed = {parts[n] for n in findings["streamed"]}
         self.derived = {parts[n] for n in findings["derived"]}
         self.probe.copied = set(findings["copied"])
@@ -119,8 +123,10 @@ class Gatherer:
     # -- gradients and squares -------------------------------------------------------------
 
     def _names(self, parts: set[Part] | None = None) -> list[str]:
-        own = [p for group in self.parts.values() for p in group if parts is None or p in parts]
-        return list(dict.fromkeys(m.name for p in own for m in p.members))
+        chosen = [
+            p for of_site in self.parts.values() for p in of_site if parts is None or p in parts
+        ]
+        return list(dict.fromkeys(m.name for p in chosen for m in p.members))
 
     def _squares(self, number: int, batch: Any) -> Row:
         self._value(number, batch)
@@ -130,15 +136,15 @@ class Gatherer:
     def _rows(self, tensors: dict[str, Tensor]) -> Row:
         weights = {n: p.detach().to(_wide(p)) for n, p in self.model.named_parameters()}
         return {
-            name: [(p, p.rows(weights), p.rows(tensors)) for p in own]
-            for name, own in self.parts.items()
+            name: [(p, p.rows(weights), p.rows(tensors)) for p in parts]
+            for name, parts in self.parts.items()
         }
 
     def _weight_gradients(self, number: int, batch: Any, names: list[str]) -> dict[str, Tensor]:
         tensors = dict(self.model.named_parameters())
-        wanted = [tensors[n].requires_grad_() for n in names]
+        leaves = [tensors[n].requires_grad_() for n in names]
         value = self._value(number, batch)
-        grads = torch.autograd.grad(value, [*wanted, *self.probe.starts], allow_unused=True)
+        grads = torch.autograd.grad(value, [*leaves, *self.probe.starts], allow_unused=True)
         self._check_reached({n for n, g in zip(names, grads, strict=False) if g is not None})
         return {
             n: torch.zeros_like(tensors[n], dtype=_wide(tensors[n]))
@@ -148,10 +154,10 @@ class Gatherer:
         }
 
     def _check_reached(self, names: set[str]) -> None:
-        for site, own in self.parts.items():
+        for site, parts in self.parts.items():
             reached = any(
                 m.name in names if p not in self.streamed else (p.layer, p.role) in self.probe.sums
-                for p in own
+                for p in parts
                 for m in p.members
             )
             if not reached:
@@ -164,48 +170,50 @@ class Gatherer:
         follow from others, and whether rows are samples."""
         with torch.no_grad():
             once = float(self._value(number, batch, needs_grad=False))
-        found = self._products(number, batch)
+        products = self._products(number, batch)
         if abs(self._last - once) > 1e-3 * abs(once):
             raise ObcError(
                 f"the loss of batch {number} is {once:.6g} at first and {self._last:.6g} when run "
                 "again; scoring needs a deterministic model and loss"
             )
-        offered = {p: self._offer(p, found) for p in self.streamed}
-        fine = {p for p, e in offered.items() if e is not None and _close(e, _joined(found[p]))}
-        if self.by_sample and self._misplaced(number, batch, found):
-            found = self._products(number, batch)
-        self.derived = fine & self.streamed
-        return found
+        offered = {p: self._offer(p, products) for p in self.streamed}
+        confirmed = {
+            p for p, e in offered.items() if e is not None and _close(e, _joined(products[p]))
+        }
+        if self.by_sample and self._misplaced(number, batch, products):
+            products = self._products(number, batch)
+        self.derived = confirmed & self.streamed
+        return products
 
-    def _misplaced(self, number: int, batch: Any, found: dict[Part, Tensor]) -> bool:
+    def _misplaced(self, number: int, batch: Any, products: dict[Part, Tensor]) -> bool:
         """The first row must be the first sample's; layers laid out otherwise take gradients."""
         first = tree_map(lambda t: t[:1] if isinstance(t, Tensor) and t.ndim else t, batch)
         alone = self._products(number, first)
-        odd = {p for p in self.streamed if not _close(alone[p], found[p][:1])}
-        self.streamed -= odd
-        return bool(odd)
+        misplaced = {p for p in self.streamed if not _close(alone[p], products[p][:1])}
+        self.streamed -= misplaced
+        return bool(misplaced)
 
     def _products(self, number: int, batch: Any) -> dict[Part, Tensor]:
-        """w . g of every structural parameter, [rows, size, tensors]."""
-        every = [p for own in self.parts.values() for p in own]
-        slow = self._names(set(every) - self.streamed)
+        """w . g of each structural parameter, [rows, size, tensors]."""
+        all_parts = [p for of_site in self.parts.values() for p in of_site]
+        slow = self._names(set(all_parts) - self.streamed)
         grads = self._stream(number, batch, slow)
         if self.by_sample and slow:
             with _named(number):
                 grads = per_sample(self.model, self.loss, batch, slow)
         size = _batch_size(batch) if self.by_sample else 1
-        found = {}
-        for part in every:
+        products = {}
+        for part in all_parts:
             if part not in self.streamed:
-                found[part] = self._from_gradients(part, grads).double()
+                products[part] = self._from_gradients(part, grads).double()
             elif part not in self.derived:
-                found[part] = self._from_sums(part, size)
+                products[part] = self._from_sums(part, size)
         self._through = {} if self.by_sample else self._through_norms(grads)
         for part in self.derived:
-            known = self._offer(part, found)
+            known = self._offer(part, products)
             assert known is not None
-            found[part] = known
-        return found
+            products[part] = known
+        return products
 
     def _stream(self, number: int, batch: Any, slow: list[str]) -> dict[str, Tensor]:
         """One forward and backward pass; what is overwritten on the way is copied the next time."""
@@ -223,12 +231,12 @@ class Gatherer:
                     self.model.get_parameter(name).requires_grad_(False)
 
     def _through_norms(self, grads: dict[str, Tensor]) -> dict[Part, Tensor]:
-        """Products of layers that only a batch norm reads, from that norm's own gradients.
+        """Products of layers that only a batch norm reads, from the gradients of that norm.
 
         In eval mode y = gamma (z - mean) / sigma + beta, so the layer's sum of z dz is
         gamma dgamma + gamma mean / sigma dbeta.
         """
-        found = {}
+        products = {}
         for norm, layer in self.wiring.before.items():
             module: Any = self.model.get_submodule(norm)
             dgamma, dbeta = grads.get(f"{norm}.weight"), grads.get(f"{norm}.bias")
@@ -237,11 +245,11 @@ class Gatherer:
             shift = module.running_mean / (module.running_var + module.eps).sqrt()
             sums = module.weight.detach() * (dgamma + shift * dbeta)
             for part in self._outs.get(layer, ()):
-                own = self.model.get_submodule(layer)
-                found[part] = positions(part, own, sums.double()[None, :, None])
-        return found
+                module_before = self.model.get_submodule(layer)
+                products[part] = positions(part, module_before, sums.double()[None, :, None])
+        return products
 
-    def _offer(self, part: Part, found: dict[Part, Tensor]) -> Tensor | None:
+    def _offer(self, part: Part, products: dict[Part, Tensor]) -> Tensor | None:
         """A part's products as another layer's pass gives them, if one does."""
         if part.role != "in":
             return self._through.get(part)
@@ -249,27 +257,29 @@ class Gatherer:
         maker = [p for p in self.parts[part.site] if p.layer == source and p.role != "in"]
         if len(maker) != 1:
             return None
-        known = found.get(maker[0], self._through.get(maker[0]))
+        known = products.get(maker[0], self._through.get(maker[0]))
         return None if known is None else _joined(known)
 
     def _from_sums(self, part: Part, size: int) -> Tensor:
-        own = self.probe.sums.get((part.layer, part.role))
-        if own is None:
+        sums = self.probe.sums.get((part.layer, part.role))
+        if sums is None:
             return torch.zeros(size, part.size, 1, dtype=torch.float64)
         if self.by_sample:
-            if len(own) % size:  # not laid out by sample, and `_misplaced` will see it
-                own = own.sum(0, keepdim=True).expand(size, -1, -1)
-            # The loss is a mean over samples; a row is one sample's own.
-            own = own.unflatten(0, (size, -1)).sum(1) * size
-        return positions(part, self.model.get_submodule(part.layer), own).double()
+            if len(sums) % size:  # not laid out by sample, and `_misplaced` will see it
+                sums = sums.sum(0, keepdim=True).expand(size, -1, -1)
+            # The loss is a mean over samples; a row is that of one sample.
+            sums = sums.unflatten(0, (size, -1)).sum(1) * size
+        return positions(part, self.model.get_submodule(part.layer), sums).double()
 
     def _from_gradients(self, part: Part, grads: dict[str, Tensor]) -> Tensor:
         columns = []
         for m in part.members:
             w = self.model.get_parameter(m.name).detach().to(grads[m.name].dtype)
-            own = w * (grads[m.name] if self.by_sample else grads[m.name][None])
-            own = own.movedim(m.dim + 1, 1).flatten(2).sum(2) if own.ndim > 2 else own
-            columns.append(own[:, m.index.to(own.device)].sum(2))
+            product = w * (grads[m.name] if self.by_sample else grads[m.name][None])
+            product = (
+                product.movedim(m.dim + 1, 1).flatten(2).sum(2) if product.ndim > 2 else product
+            )
+            columns.append(product[:, m.index.to(product.device)].sum(2))
         return torch.stack(columns, -1)
 
     # -- the loss --------------------------------------------------------------------------

@@ -23,12 +23,12 @@ def read_bytes(path: str | os.PathLike[str], what: str) -> bytes:
         # Opening a pipe would wait for somebody to write.
         handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
         with open(handle, "rb") as file:
-            found = os.fstat(handle)
-            if not stat.S_ISREG(found.st_mode):
+            status = os.fstat(handle)
+            if not stat.S_ISREG(status.st_mode):
                 raise ObcError(f"{path} cannot be read: it is no regular file")
-            if found.st_size > LIMIT:
-                raise ObcError(f"{path} has {found.st_size} bytes; {what} has at most {LIMIT}")
-            return file.read(found.st_size)
+            if status.st_size > LIMIT:
+                raise ObcError(f"{path} has {status.st_size} bytes; {what} has at most {LIMIT}")
+            return file.read(status.st_size)
     except FileNotFoundError:
         raise ObcError(f"no {what.partition(' ')[2]} at {path}") from None
     except (OSError, ValueError) as error:

@@ -19,8 +19,15 @@ def parameter_groups(
 ) -> list[dict[str, Any]]:
     """Groups for a torch optimizer: weights, biases and norms, C and D; empty ones are left out.
 
-    `ep_lr` and `ep_weight_decay` are for C and D. The paper decays biases and norms like weights,
-    which `norm_weight_decay=None` stands for. Frozen parameters are left out.
+    Frozen parameters are left out.
+
+    Args:
+        model: plain, or with C and D of an equivalent pruning.
+        lr: the rate of everything but C and D.
+        weight_decay: of weights.
+        ep_lr: the rate of C and D; None stands for `lr`.
+        ep_weight_decay: of C and D.
+        norm_weight_decay: of biases and norms; None decays them like weights, as the paper does.
 
     >>> import torch
     >>> net = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8))

@@ -41,10 +41,10 @@ def hold(model: nn.Module) -> Iterator[None]:
                     held.append((factors, small))
         yield
     finally:
-        found = [(f.held, small) for f, small in held]
+        held_values = [(f.held, small) for f, small in held]
         for factors, _ in held:
             factors.held = None
-    pairs = [(small, leaf.grad) for leaf, small in found if leaf is not None]
+    pairs = [(small, leaf.grad) for leaf, small in held_values if leaf is not None]
     done = [(small, grad) for small, grad in pairs if grad is not None]
     if done:
         torch.autograd.backward([small for small, _ in done], [grad for _, grad in done])

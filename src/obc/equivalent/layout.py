@@ -39,11 +39,11 @@ def lay_out(
     tensors: Mapping[str, Tensor],
 ) -> Layout:
     """The factors of a model that was cut; `groups` and `tensors` are as they were before."""
-    found = _members(sites, units)
+    by_name = _members(sites, units)
     uses = Counter(id(p) for m in model.modules() for p in m._parameters.values())
-    shared = {name for name in found if uses[id(model.get_parameter(name))] > 1}
+    shared = {name for name in by_name if uses[id(model.get_parameter(name))] > 1}
     layout = Layout()
-    for name, parts in found.items():
+    for name, parts in by_name.items():
         roles = {m.role for members in parts.values() for _, m in members}
         weight, layer = tensors[name], name.rpartition(".")[0]
         if roles == {"norm"} or weight.ndim < 2:
@@ -63,22 +63,22 @@ def lay_out(
         factors = Factors(weight.shape, mixes["out"], mixes["in"])
         factors.to(device=weight.device, dtype=weight.dtype).requires_grad_(weight.requires_grad)
         layout.factors[name] = factors
-    _follow(layout, found, tensors, shared)
+    _follow(layout, by_name, tensors, shared)
     return layout
 
 
 def _members(sites: Sequence[Site], units: Units) -> dict[str, Parts]:
     """The members along every dimension that loses channels, by the name of their parameter."""
-    found: dict[str, Parts] = {}
+    by_name: dict[str, Parts] = {}
     for site in sites:
         if len(units.get(site.name, range(site.size))) < site.size:
             for m in site.members:
-                found.setdefault(m.name, {}).setdefault(m.dim, [])
+                by_name.setdefault(m.name, {}).setdefault(m.dim, [])
     for site in sites:  # those that lose nothing too: D runs over all that a layer reads
         for m in site.members:
-            if m.dim in found.get(m.name, ()):
-                found[m.name][m.dim].append((site, m))
-    return found
+            if m.dim in by_name.get(m.name, ()):
+                by_name[m.name][m.dim].append((site, m))
+    return by_name
 
 
 def _undefined(module: Any, name: str, weight: Tensor, roles: set[str], shared: bool) -> str:
@@ -149,11 +149,11 @@ def _places(site: Site, member: Member) -> Tensor:
     positions, as after a flatten.
     """
     size, k = member.index.shape
-    own = max((m.index.shape[1] for m in site.members if m.role == "out"), default=1)
-    if member.role == "out" or own % k == 0:
+    put_out = max((m.index.shape[1] for m in site.members if m.role == "out"), default=1)
+    if member.role == "out" or put_out % k == 0:
         places, positions = k, 1
     else:
-        places, positions = (own, k // own) if k % own == 0 else (1, k)
+        places, positions = (put_out, k // put_out) if k % put_out == 0 else (1, k)
     first = member.index[0]
     if int(first[positions - 1] - first[0]) == positions - 1:
         return member.index.view(size, places, positions).transpose(0, 1)
@@ -161,23 +161,23 @@ def _places(site: Site, member: Member) -> Tensor:
 
 
 def _follow(
-    layout: Layout, found: Mapping[str, Parts], tensors: Mapping[str, Tensor], shared: set[str]
+    layout: Layout, by_name: Mapping[str, Parts], tensors: Mapping[str, Tensor], shared: set[str]
 ) -> None:
     """Let a bias follow the C of the weight beside it, where both put out the same channels."""
-    for name, parts in found.items():
+    for name, parts in by_name.items():
         weight = name.removesuffix("bias") + "weight"
         if tensors[name].ndim != 1 or not name.endswith("bias") or weight not in layout.factors:
             continue
-        outs = [ms for ms in found[weight].values() if ms[0][1].role == "out"]
+        outs = [ms for ms in by_name[weight].values() if ms[0][1].role == "out"]
         if name in shared:
             layout.sliced[name] = "one bias serves in several places"
         if name in shared or len(outs) != 1:
             continue
-        members, own = outs[0], parts[0]
+        members, of_bias = outs[0], parts[0]
         mix: Any = layout.factors[weight].C[0]
-        if [s.name for s, _ in members] == [s.name for s, _ in own] and all(
+        if [s.name for s, _ in members] == [s.name for s, _ in of_bias] and all(
             # A grouped transposed convolution shares its outputs; its bias spells them all.
             torch.equal(a.index, b.index) or mix.groups * a.index.numel() == b.index.numel()
-            for (_, a), (_, b) in zip(members, own, strict=True)
+            for (_, a), (_, b) in zip(members, of_bias, strict=True)
         ):
             layout.biases[name] = weight

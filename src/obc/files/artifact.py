@@ -60,4 +60,4 @@ class Artifact(BaseModel):
             spread = json.dumps(self.model_dump(), indent=1, allow_nan=False)
         except ValueError:
             raise ObcError("the model's plan holds a number that is not finite") from None
-        return _NUMBERS.sub(lambda found: f"[{' '.join(found[1].split())}]", spread) + "\n"
+        return _NUMBERS.sub(lambda match: f"[{' '.join(match[1].split())}]", spread) + "\n"

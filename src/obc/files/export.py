@@ -63,9 +63,9 @@ def export(
     """Write `model.onnx` or `model.pt2`, run the file, and say what it takes.
 
     The batch, the first dimension of the inputs, may have any size; an example of two or more
-    rows says best which inputs have one. The file is run on fresh
-    inputs in several batch sizes and must put out what the model does; otherwise there is an error
-    and no file. With `original`, the model before pruning, both are measured side by side.
+    rows shows which inputs have a batch. The file is run on fresh inputs in several batch sizes
+    and must put out what the model does; otherwise there is an error and no file. With `original`,
+    the model before pruning, both are measured side by side.
 
     A `.pt2` is torch's own format, which torch reads with pickle: load it only where you trust it.
 
@@ -89,7 +89,7 @@ def export(
             other = aside / f"original{target.suffix}"
             runs.append(_made(original, inputs, other)[0])
             sizes.append(other.stat().st_size)
-        times = [min(own) for own in race([partial(run, inputs.example) for run in runs])]
+        times = [min(seconds) for seconds in race([partial(run, inputs.example) for run in runs])]
         pruned, *others = (Measured(n, t) for n, t in zip(sizes, times, strict=True))
         _sync(aside / f"pruned{target.suffix}")
         os.replace(aside / f"pruned{target.suffix}", target)

@@ -93,10 +93,10 @@ def _closer(model: Any, config: Any, now: Shapes, target: Shapes) -> Any:
     gaps = torch.tensor([float(target[n][d] - now[n][d]) for n, d in places], dtype=torch.float64)
     matrix = torch.tensor(slopes, dtype=torch.float64).T
     steps = torch.linalg.lstsq(matrix, gaps, driver="gelsd").solution
-    found = copy.deepcopy(config)
+    smaller = copy.deepcopy(config)
     for key, step in zip(keys, steps.tolist(), strict=True):
-        setattr(found, key, max(1, round(getattr(config, key) + step)))
-    return found
+        setattr(smaller, key, max(1, round(getattr(config, key) + step)))
+    return smaller
 
 
 def write_config(model: Any, config: Any, folder: Path) -> list[str]:

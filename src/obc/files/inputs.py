@@ -36,13 +36,13 @@ class Inputs:
 
     @property
     def dynamic(self) -> Any:
-        """The dimensions that may have any size, as `torch.export` wants them told."""
+        """The dimensions that may have any size, in the form that `torch.export` takes."""
         return _with_nothing_for_values(
             self.example, lambda x: {0: Dim.DYNAMIC} if self._batched(x) else None
         )
 
     def of(self, batch: int) -> Any:
-        """The example's own rows, repeated or left out until there are so many."""
+        """The rows of the example, repeated or left out until there are so many."""
 
         def rows(x: Tensor) -> Tensor:
             if not self._batched(x):

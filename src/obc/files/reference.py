@@ -9,9 +9,9 @@ _ATTRIBUTE = "_obc_reference"
 
 
 def reference(model: nn.Module) -> str | None:
-    """The name, such as "torchvision:resnet50", if anybody told."""
-    found = getattr(model, _ATTRIBUTE, None)
-    return found if isinstance(found, str) else None
+    """The name, such as "torchvision:resnet50", if it is known."""
+    name = getattr(model, _ATTRIBUTE, None)
+    return name if isinstance(name, str) else None
 
 
 def refer(model: nn.Module, name: str | None) -> nn.Module:

@@ -50,9 +50,9 @@ class Slot:
 
     @property
     def tensor(self) -> Tensor:
-        found = self._store[self._key]
-        assert found is not None
-        return found
+        tensor = self._store[self._key]
+        assert tensor is not None
+        return tensor
 
     def put(self, tensor: Tensor) -> None:
         self._store[self._key] = tensor
@@ -146,12 +146,12 @@ def _plain(tensor: Tensor) -> Tensor:
 def opened(path: str | os.PathLike[str]) -> Iterator[Any]:
     """A safetensors file, its header checked; nothing of its data is read yet."""
     try:
-        found = os.stat(path)
-        if not stat.S_ISREG(found.st_mode):
+        status = os.stat(path)
+        if not stat.S_ISREG(status.st_mode):
             raise ObcError(f"{path} cannot be read: it is no regular file")
         with open(path, "rb") as raw:
             header = int.from_bytes(raw.read(8), "little")
-        if header > min(found.st_size - 8, _HEADER):
+        if header > min(status.st_size - 8, _HEADER):
             raise ObcError(f"{path} is no safetensors file, or is not complete")
         file = safe_open(path, framework="pt")
     except FileNotFoundError:
@@ -170,10 +170,10 @@ def check_file(file: Any, artifact: Artifact) -> None:
     for name, entry in artifact.tensors.items():
         if name not in names:
             raise ObcError(f"model.safetensors holds no '{name}'{closest(name, names)}")
-        found = file.get_slice(name)
-        if found.get_dtype() != entry.dtype or found.get_shape() != entry.shape:
+        there = file.get_slice(name)
+        if there.get_dtype() != entry.dtype or there.get_shape() != entry.shape:
             raise ObcError(
-                f"'{name}' is {found.get_dtype()} {found.get_shape()} in model.safetensors, "
+                f"'{name}' is {there.get_dtype()} {there.get_shape()} in model.safetensors, "
                 f"{entry.dtype} {entry.shape} in plan.json"
             )
         if entry.dtype not in _NAMES.values():

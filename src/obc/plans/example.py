@@ -34,13 +34,16 @@ def describe(example: Any) -> Any:
 
 
 def _describe_tensor(x: Tensor) -> dict[str, Any]:
-    found: dict[str, Any] = {"tensor": list(x.shape), "dtype": str(x.dtype).removeprefix("torch.")}
+    description: dict[str, Any] = {
+        "tensor": list(x.shape),
+        "dtype": str(x.dtype).removeprefix("torch."),
+    }
     if not x.is_floating_point() and not x.is_complex() and not x.is_meta and x.numel():
         if x.numel() <= _SMALL:
-            found["values"] = x.reshape(-1).tolist()
+            description["values"] = x.reshape(-1).tolist()
         else:
-            found["low"], found["high"] = int(x.min()), int(x.max())
-    return found
+            description["low"], description["high"] = int(x.min()), int(x.max())
+    return description
 
 
 _DTYPES = {

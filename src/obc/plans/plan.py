@@ -173,11 +173,11 @@ def _channels(indices: Any) -> list[int]:
     values = indices.tolist() if isinstance(indices, Tensor) else indices
     if isinstance(values, str) or not isinstance(values, Iterable):
         raise ValueError(f"kept channels must be a list of whole numbers, not {indices!r}")
-    found = list(values)
-    for value in found:
+    channels = list(values)
+    for value in channels:
         if isinstance(value, bool) or not isinstance(value, int):
             raise ValueError(f"kept channels must be whole numbers, not {value!r}")
-    return found
+    return channels
 
 
 def _check_kept(kept: Sequence[int], size: int) -> None:

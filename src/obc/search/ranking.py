@@ -44,29 +44,29 @@ def allowed_counts(site: Site, floor: int, round_to: int) -> list[int]:
 def kinds(sites: Sites, model: nn.Module) -> list[int]:
     """A number for each site; sites whose layers play the same parts have the same."""
     seen: dict[tuple[tuple[str, ...], ...], int] = {}
-    found = []
+    numbers = []
     for site in sites:
         parts = sorted(
             (type(model.get_submodule(m.layer)).__name__, m.param, str(m.dim), m.role)
             for m in site.members
         )
-        found.append(seen.setdefault(tuple(parts), len(seen)))
-    return found
+        numbers.append(seen.setdefault(tuple(parts), len(seen)))
+    return numbers
 
 
 def chunks_of(site: int, kept: Sequence[int], scores: Tensor, levels: Sequence[int]) -> list[Chunk]:
     """A site's channels from the lowest score up, in the portions its allowed counts ask for."""
     in_order, order = torch.sort(scores, stable=True)
     values, channels = in_order.tolist(), [kept[i] for i in order.tolist()]
-    found, start = [], 0
+    chunks, start = [], 0
     for count in (n for n in levels if n < len(kept)):
         end = len(kept) - count
-        own = tuple(values[start:end])
-        if not all(map(math.isfinite, own)):
+        portion = tuple(values[start:end])
+        if not all(map(math.isfinite, portion)):
             break  # a score of infinity means that the channel stays
-        found.append(Chunk(site, tuple(channels[start:end]), own))
+        chunks.append(Chunk(site, tuple(channels[start:end]), portion))
         start = end
-    return found
+    return chunks
 
 
 def ranked(
@@ -84,9 +84,9 @@ def ranked(
     """
 
     keyed: list[tuple[float, Chunk]] = []
-    for own in chunks:
+    for of_site in chunks:
         key = -math.inf
-        for chunk in own:
+        for chunk in of_site:
             value = sum(chunk.scores) / len(chunk.scores)
             if savings is not None:
                 saving = float(savings[chunk.site])
@@ -94,9 +94,9 @@ def ranked(
             key = max(key, value)  # rounding must not turn the order within a site around
             keyed.append((key, chunk))
     keyed.sort(key=lambda pair: pair[0])  # stable: equal scores stay in the order of the sites
-    every = [chunk for _, chunk in keyed]
+    in_order = [chunk for _, chunk in keyed]
     if scope == "global":
-        return every
+        return in_order
     group = list(range(len(sizes))) if scope == "local" else list(kind)
     total: dict[int, int] = {}
     gone: dict[int, int] = {}
@@ -104,7 +104,7 @@ def ranked(
         total[g] = total.get(g, 0) + sizes[site]
         gone[g] = gone.get(g, 0) + sizes[site] - kept[site]
     shares = []
-    for chunk in every:
+    for chunk in in_order:
         g = group[chunk.site]
         gone[g] += len(chunk.channels)
         shares.append((gone[g] / total[g], chunk))

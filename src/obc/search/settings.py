@@ -1,4 +1,4 @@
-"""What `obc.plan` is told beside the target, checked before any work."""
+"""The settings of `obc.plan` beside the target, checked before any work."""
 
 from __future__ import annotations
 
@@ -74,13 +74,13 @@ class Settings:
     def _ignored(self, model: nn.Module) -> tuple[str, ...]:
         """What the names of ignored layers' parameters begin with."""
         names = [n for n, _ in model.named_modules() if n]
-        found: list[str] = []
+        prefixes: list[str] = []
         for pattern in self.ignore:
             hits = fnmatch.filter(names, pattern)
             if not hits:
                 raise ObcError(f"ignore: no layer named '{pattern}'{closest(pattern, names)}")
-            found += [f"{name}." for name in hits]
-        return tuple(found)
+            prefixes += [f"{name}." for name in hits]
+        return tuple(prefixes)
 
     def _floor(self, site: Site) -> int:
         ratio, least = self.max_ratio, self.min_channels

@@ -65,10 +65,10 @@ def _sliced(
         index = m.index if places is None else m.index[places]
         return replace(m, index=new[index])
 
-    found = []
+    smaller = []
     for site in sites:
         places = units.get(site.name)
-        found.append(
+        smaller.append(
             replace(
                 site,
                 size=site.size if places is None else len(places),
@@ -77,5 +77,5 @@ def _sliced(
             )
         )
     return Sites(
-        found, sites.frozen, sites.untouched, shapes_of(model), sites.example, sites.wiring
+        smaller, sites.frozen, sites.untouched, shapes_of(model), sites.example, sites.wiring
     )
