@@ -4,6 +4,8 @@ BIN := .venv/bin
 BENCHMARKS := $(basename $(notdir $(wildcard benchmarks/[a-z]*.py)))
 PIP_INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 APT := apt-get -qq -o Acquire::Retries=0 -o Acquire::http::Timeout=20
+# PyPI's torchvision is linked against CUDA: beside a CPU-only torch this helps it to import.
+TORCHVISION := src/obc/models/torchvision_operators.py
 # One torch thread per worker: two workers already fill two cores.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
@@ -19,6 +21,8 @@ setup: .venv/.installed  ## make .venv with everything the other targets need
 	@echo "installing into .venv: takes a minute or two"
 	$(PIP_INSTALL) -e '.[dev,hf,demo,onnx]'
 	$(PIP_INSTALL) -e '.[vision]' || echo "no torchvision here: the tests that want it are skipped"
+	@$(BIN)/python -c "import torchvision" 2>/dev/null || $(BIN)/python $(TORCHVISION)
+	$(BIN)/obc doctor
 	@touch $@
 
 browser:  ## get Chromium for the tests of the report, where that is allowed; never fails

@@ -7,23 +7,17 @@ import importlib.util
 from types import ModuleType
 from typing import Any
 
-import torch
 from torch import nn
 
-# What torchvision adds Python code to as it is imported; its compiled library defines them.
-OPERATORS = ("torchvision::nms", "torchvision::qnms")
-SIGNATURE = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
+from obc.models.torchvision_operators import declare
 
 
 @functools.cache
 def import_torchvision() -> ModuleType:
     """Import torchvision, also where its compiled library does not load beside a CPU-only torch."""
-    try:
-        import torchvision
-    except RuntimeError:  # operator torchvision::nms does not exist
-        for name in OPERATORS:
-            torch.library.define(name, SIGNATURE)
-        import torchvision
+    declare()
+    import torchvision
+
     return torchvision
 
 

@@ -107,7 +107,7 @@ def test_every_command_has_an_example_in_its_help() -> None:
     listed = run("--help").stdout
     for name in (
         *("demo", "show", "prune", "tune", "run", "compare", "eval", "export", "report"),
-        *("data", "bench"),
+        *("data", "bench", "doctor"),
     ):
         assert name in listed
         text = run(name, "--help").stdout

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from obc.cli import compare, demo, look, share, work
+from obc.cli import compare, demo, doctor, look, share, work
 from obc.cli.output import command
 
 app = typer.Typer(
@@ -29,6 +29,7 @@ command(app, "export")(share.export)
 command(app, "report")(share.report)
 command(app, "data")(share.data)
 command(app, "bench")(share.bench)
+command(app, "doctor")(doctor.doctor)
 
 
 def _version(wanted: bool) -> None:

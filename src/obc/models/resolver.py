@@ -17,6 +17,7 @@ from obc.models.mobilenet import mobilenet_v2
 from obc.models.resnet import resnet20, resnet56
 from obc.models.resnet50 import resnet50
 from obc.models.resnet_padded import resnet20_padded, resnet56_padded
+from obc.models.torchvision_operators import declare
 from obc.models.vgg import vgg16, vgg19
 from obc.models.vit import vit_small
 from obc.models.vit_b_16 import vit_b_16
@@ -163,12 +164,12 @@ def _from_file(path: Path, factory: str, pretrained: bool, options: dict[str, An
 
 
 def _library(name: str, extra: str) -> ModuleType:
+    declare()  # transformers and timm import torchvision too
     try:
         return importlib.import_module(name)
     except ImportError as error:
         raise ObcError(f"{name} is not installed ({error}): pip install 'obc[{extra}]'") from None
     except RuntimeError as error:
-        # PyPI's torchvision beside a CPU-only torch: its compiled operators do not load.
         raise ObcError(
             f"{name} is installed but does not import beside this torch ({error}); "
             "torch and torchvision must come from the same index"
