@@ -83,8 +83,9 @@ class Group:
         """The tensors of all processes, all of one shape, in the order of their ranks."""
         if not self.several:
             return [value]
-        parts = [torch.empty_like(self._there(value)) for _ in range(self.count)]
-        distributed.all_gather(parts, self._there(value))
+        there = self._there(value)
+        parts = [torch.empty_like(there) for _ in range(self.count)]
+        distributed.all_gather(parts, there)
         return [part.to(value.device) for part in parts]
 
     def added(self, totals: Mapping[str, Tensor], widths: Mapping[str, int]) -> dict[str, Tensor]:
