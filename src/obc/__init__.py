@@ -1,7 +1,7 @@
 """Optimal Brain Connection: remove whole channels and heads from trained networks."""
 
 from obc.costs.counting import Cost, cost
-from obc.costs.targets import Channels, Latency, MACs, Params
+from obc.costs.targets import Channels, Latency, MACs, Memory, Params
 from obc.criteria.blocks import jacobian_blocks
 from obc.criteria.criterion import Criterion
 from obc.criteria.criterion import register as criterion
@@ -34,6 +34,7 @@ __all__ = [
     "Latency",
     "MACs",
     "Member",
+    "Memory",
     "ObcError",
     "Params",
     "Plan",

@@ -21,6 +21,7 @@ from obc.costs.targets import TOLERANCE, Target, parse, parse_all
         ("params=50%", obc.Params(keep=0.5)),
         ("channels=70%", obc.Channels(keep=0.7)),
         ("latency=1.5x", obc.Latency(speedup=1.5)),
+        ("memory=50%", obc.Memory(keep=0.5)),
         ("macs=1x", obc.MACs(speedup=1)),
     ],
 )

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from obc.costs.cost_model import Products
+from obc.costs.polynomials import Products
 from obc.costs.targets import TOLERANCE
 from obc.search.landing import evenly, land
 from obc.search.ranking import Chunk, chunks_of, ranked

@@ -104,7 +104,8 @@ def prune(
     model: Model,
     data: DataName,
     target: Annotated[
-        str, typer.Option(help="macs=2x, macs=50% (kept), params=…, channels=…, latency=….")
+        str,
+        typer.Option(help="macs=2x, macs=50% (kept), params=…, channels=…, memory=…, latency=…."),
     ],
     folder: Folder,
     criterion: Criterion = "jacobian",

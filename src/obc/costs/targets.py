@@ -1,15 +1,23 @@
-"""What a plan is to reach: a share of the MACs, parameters, channels or time of the model."""
+"""What a plan is to reach: a share of the MACs, parameters, channels, memory or time."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
-from typing import ClassVar
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
 
+from torch import Tensor, nn
+
+from obc.costs import latency, memory
+from obc.costs.cost_model import Costs
 from obc.errors import ObcError, closest
 
 TOLERANCE = 1.005  # a plan may be this much better than its target, and no worse
+
+
+Price = Callable[[Tensor], Tensor]
+"""A cost as a function of kept counts, [rows, sites] to [rows]."""
 
 
 class Target:
@@ -22,6 +30,8 @@ class Target:
     """
 
     unit: ClassVar[str]
+    measured: ClassVar[bool] = False  # on the cut model, since counts do not tell
+    round_to: ClassVar[int] = 1  # the multiple at which widths stay, if the user does not say
 
     def __init__(self, *, speedup: float | None = None, keep: float | None = None) -> None:
         name = type(self).__name__
@@ -32,6 +42,14 @@ class Target:
         if keep is not None and not 0 < keep <= 1:
             raise ObcError(f"{name}: the share to keep is above 0 and at most 1, not {keep:g}")
         self.speedup, self.keep = speedup, keep
+
+    def price(self, costs: Costs) -> Price:
+        """What to rank and land by: the value, or what stands in for it where it is measured."""
+        raise NotImplementedError
+
+    def measure(self, model: nn.Module, example: Any) -> float:
+        """The value of a model, for targets that are measured."""
+        raise NotImplementedError
 
     def limit(self, before: float) -> float:
         """The most that may be left of what there was before."""
@@ -71,11 +89,17 @@ class MACs(Target):
 
     unit = "macs"
 
+    def price(self, costs: Costs) -> Price:
+        return costs.macs
+
 
 class Params(Target):
     """Parameters, shared ones counted once."""
 
     unit = "params"
+
+    def price(self, costs: Costs) -> Price:
+        return costs.params
 
 
 class Channels(Target):
@@ -83,14 +107,36 @@ class Channels(Target):
 
     unit = "channels"
 
+    def price(self, costs: Costs) -> Price:
+        return costs.channels
+
+
+class Memory(Target):
+    """Bytes held at once in a run of the example: parameters, buffers, input and activations."""
+
+    unit = "memory"
+
+    def price(self, costs: Costs) -> Price:
+        return memory.predicted_peak(costs.tracing)
+
 
 class Latency(Target):
     """Seconds for one run of the example, measured on this machine."""
 
     unit = "latency"
+    measured = True
+    round_to = 8
+
+    def price(self, costs: Costs) -> Price:
+        return costs.macs
+
+    def measure(self, model: nn.Module, example: Any) -> float:
+        return latency.seconds(model, example)
 
 
-_KINDS: dict[str, type[Target]] = {kind.unit: kind for kind in (MACs, Params, Channels, Latency)}
+_KINDS: dict[str, type[Target]] = {
+    kind.unit: kind for kind in (MACs, Params, Channels, Memory, Latency)
+}
 _GRAMMAR = re.compile(r"\s*([a-z]+)\s*=\s*(\d+(?:\.\d*)?|\.\d+)\s*(x|%)\s*", re.IGNORECASE)
 
 

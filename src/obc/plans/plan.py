@@ -9,7 +9,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 from torch import Tensor, nn
 
 from obc.disk.reading import LIMIT, parse, read_bytes
@@ -24,14 +32,21 @@ if TYPE_CHECKING:
 
 
 class PlanCost(BaseModel):
-    """What a model costs; `seconds` only where they were measured."""
+    """What a model costs; bytes at its `memory` peak and `seconds` only where they are a target."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     macs: int = Field(ge=0)
     params: int = Field(ge=0)
     channels: int = Field(ge=0)
+    memory: int | None = Field(default=None, ge=0)
     seconds: float | None = None
+
+    @model_serializer(mode="wrap")
+    def _as_before(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Files of format 1 knew no memory: it is written only where it is known."""
+        fields: dict[str, Any] = dump(self)
+        return {n: v for n, v in fields.items() if n != "memory" or v is not None}
 
 
 class PlanStep(BaseModel):

@@ -71,6 +71,8 @@ def _changes(before: PlanCost, after: PlanCost) -> list[str]:
         ("parameters", before.params, after.params),
         ("channels", before.channels, after.channels),
     ]
+    if before.memory is not None and after.memory is not None:
+        rows.append(("bytes of memory", before.memory, after.memory))
     lines = [
         f"{name} {a:,} → {b:,} ({a / max(b, 1):.3g}x less, {b / max(a, 1):.1%} kept)"
         for name, a, b in rows

@@ -19,7 +19,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from obc.costs import latency
 from obc.costs.cost_model import costs_of
 from obc.costs.counting import cost
 from obc.costs.targets import Target
@@ -75,30 +74,30 @@ class Run:
         self.sites = tracing.sites
         if not len(self.sites):
             raise ObcError("nothing can be pruned: every channel is frozen; see trace(...).frozen")
-        unit = targets[0].unit
+        self.target = targets[0]  # the others are of the same unit
         levels = [
             allowed_counts(site, floor, settings.round_to)
             for site, floor in zip(self.sites, settings.floors(self.sites, model), strict=True)
         ]
         self.kinds = kinds(self.sites, model)
         self.removable = sum(counts[0] for counts in levels if len(counts) > 1)  # the paper's G
-        self.work = Working(model, self.sites, as_it_is=unit == "latency")
+        self.work = Working(model, self.sites, as_it_is=self.target.measured)
         self.scorer = Scorer(self.work.model, self.sites, loss, self.criterion)
         self.progress = Progress(self.scorer.group)
         self.last_scores: dict[str, tuple[Tensor, Tensor]] = {}  # by site: channels and scores
-        self.state = self._state(unit)
+        self.state = self._state()
         self.stream = Stream(batches, settings.seed, self.state.position)
-        if unit == "latency" and self.state.seconds is None:
-            self.state.seconds = latency.seconds(model, example)
+        if self.target.measured and self.state.seconds is None:
+            self.state.seconds = self.target.measure(model, example)
         self.reach = Reach(
-            model, example, self.sites, levels, costs_of(tracing), unit, self.state.seconds
+            model, example, self.sites, levels, costs_of(tracing), self.target, self.state.seconds
         )
         if self.state.history:
             self.work.remove({n: [*gone] for n, gone in removed_scores(self.state.history).items()})
             self.scorer.follow(self.work.sites)
             self.scorer.recall(self.state.findings)
 
-    def _state(self, unit: str) -> resume.State:
+    def _state(self) -> resume.State:
         """The state of a new run, or of the one that was begun in the folder."""
         by_weights = self.criterion.evidence == "none"
         run: resume.Facts = {
@@ -114,7 +113,7 @@ class Run:
             return new
         saved = resume.read(self.folder, new)
         # Without batches steps take no time; going through all of them draws the same numbers.
-        return new if by_weights and unit != "latency" else saved
+        return new if by_weights and not self.target.measured else saved
 
     def _save(self) -> None:
         if self.folder is not None and self.scorer.group.rank == 0:
@@ -145,7 +144,7 @@ class Run:
                     f"scores; reached {target.like(self.reach.whole, self._cost())}"
                 )
             lowest = self._lowest(ranking)
-            if self.reach.in_time:
+            if self.target.measured:
                 self._remove_in_time(lowest, limit)
             elif self.reach.value(self._counts(without=lowest)) <= limit:
                 self._land(target, ranking, feasible)
@@ -168,7 +167,7 @@ class Run:
 
     def _cost(self) -> float:
         """What the working copy costs, in the target's unit."""
-        if not self.reach.in_time:
+        if not self.target.measured:
             return self.reach.value(self._counts())
         history = self.state.history
         seconds = history[-1].after.seconds if history else self.state.seconds
@@ -263,7 +262,7 @@ class Run:
         trial = copy.copy(self.work)
         trial.model, trial.kept = copy.deepcopy(self.work.model), dict(self.work.kept)
         trial.remove(channels_by_site(chunks, self.sites))
-        return latency.seconds(trial.model, self.example)
+        return self.target.measure(trial.model, self.example)
 
     # -- the last step of a target ---------------------------------------------------------
 

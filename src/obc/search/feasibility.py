@@ -8,7 +8,6 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor, nn
 
-from obc.costs import latency
 from obc.costs.cost_model import Costs
 from obc.costs.targets import Target
 from obc.errors import ObcError
@@ -31,28 +30,27 @@ class Reach:
         sites: Sites,
         levels: Sequence[Sequence[int]],
         costs: Costs,
-        unit: str,
+        target: Target,
         seconds: float | None,
     ) -> None:
         self._model, self._example, self._sites = model, example, sites
-        self.levels, self._costs, self.unit = levels, costs, unit
-        self.in_time = unit == "latency"
-        # Time cannot be told from counts; where it is asked for, MACs stand in for it.
-        self.price = costs.of("macs" if self.in_time else unit)
-        self.before = self.cost([s.size for s in sites], seconds)
-        self.whole = float(seconds if seconds is not None else getattr(self.before, unit))
+        self.levels, self._costs, self._target = levels, costs, target
+        self.price = target.price(costs)
+        sizes = [s.size for s in sites]
+        self.before = self.cost(sizes, seconds)
+        self.whole = self.value(sizes) if seconds is None else seconds
 
     def limit(self, target: Target) -> float:
         return target.limit(self.whole)
 
     def cost(self, counts: Sequence[int], seconds: float | None = None) -> PlanCost:
-        row = torch.tensor([list(counts)])
-        return PlanCost(
-            macs=int(self._costs.macs(row)),
-            params=int(self._costs.params(row)),
-            channels=int(self._costs.channels(row)),
-            seconds=seconds,
-        )
+        """The cost at these counts, in the target's unit too if it is predicted."""
+        row, costs = torch.tensor([list(counts)]), self._costs
+        values = {"macs": costs.macs(row), "params": costs.params(row)}
+        values["channels"] = costs.channels(row)
+        if not self._target.measured:
+            values[self._target.unit] = self.price(row)
+        return PlanCost(seconds=seconds, **{unit: int(value) for unit, value in values.items()})
 
     def value(self, counts: Sequence[int]) -> float:
         return float(self.price(torch.tensor([list(counts)])))
@@ -71,7 +69,7 @@ class Reach:
         measured once, with every site at its floor.
         """
         floor = [own[-1] for own in self.levels]
-        if self.in_time:
+        if self._target.measured:
             self._check_time(targets, floor)
             return [floor for _ in targets]
         found, below = [], self.levels
@@ -100,7 +98,7 @@ class Reach:
     def _check_time(self, targets: Sequence[Target], floor: Sequence[int]) -> None:
         smallest = Working(self._model, self._sites, as_it_is=True)
         smallest.remove({s.name: range(n, s.size) for s, n in zip(self._sites, floor, strict=True)})
-        least = latency.seconds(smallest.model, self._example)
+        least = self._target.measure(smallest.model, self._example)
         for target in targets:
             if least > self.limit(target):
                 gain = self.before.macs / max(1, self.cost(floor).macs)

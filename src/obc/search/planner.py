@@ -73,8 +73,8 @@ def plan(
         batches: any iterable; each step goes on where the last one stopped, and starts over at
             the end.
         loss: `loss(model, batch)`, a scalar. Criteria of weights alone need no batches or loss.
-        target: "macs=2x", "macs=50%" (kept), "params=…", "channels=…", "latency=…", or a list of
-            one unit: then one run gives a plan for each, nested in each other.
+        target: "macs=2x", "macs=50%" (kept), "params=…", "channels=…", "memory=…", "latency=…",
+            or a list of one unit: then one run gives a plan for each, nested in each other.
         criterion: a name or an instance, as for `obc.score`.
         aggregate: how scores of a channel's layers become one: "sum", "mean" or "max".
         normalize: "none", or by the "mean" or "max" of a site.
@@ -117,7 +117,7 @@ def plan(
         carry=carry,
         max_ratio=max_ratio,
         min_channels=min_channels,
-        round_to=(8 if targets[0].unit == "latency" else 1) if round_to is None else round_to,
+        round_to=targets[0].round_to if round_to is None else round_to,
         ignore=[ignore] if isinstance(ignore, str) else list(ignore),
         seed=seed,
     )
