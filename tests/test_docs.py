@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 DOCS = Path(__file__).parents[1] / "docs"
-PAGES = ["method.md", "planning.md", "equivalent.md"]
+PAGES = ["method.md", "tracing.md", "planning.md", "equivalent.md"]
 
 
 @pytest.mark.parametrize("page", PAGES)
