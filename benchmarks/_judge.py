@@ -143,10 +143,8 @@ def _zeroed(model: nn.Module, kept: Kept) -> nn.Module:
 
 
 def _masked_outputs(tracing: Tracing, model: nn.Module, gone: Tensor) -> list[Tensor]:
-    flow = Masked(model, tracing.flow, gone)
-    flow.watch_inputs(tracing.example)
-    with unchanged(model), flow:
-        return outputs(forward(model, tracing.example))
+    with unchanged(model):
+        return outputs(Masked(model, tracing.flow, gone).through(model, tracing.example))
 
 
 def _rescaled(before: nn.Module, after: nn.Module) -> nn.Module:

@@ -9,9 +9,8 @@ import torch
 from torch import nn
 
 import obc
-from obc.running.difference import difference
-from obc.surgery.verify import masked_outputs
-from obc.tracing.tracer import Tracing, forward, outputs
+from obc.surgery.verify import proof
+from obc.tracing.tracer import Tracing
 from tests import reference
 from tests.sensitive import run, tensors
 
@@ -21,11 +20,11 @@ Oracle = Callable[[nn.Module], float]
 
 def verifying(model: nn.Module, plan: obc.Plan, example: Any) -> Oracle:
     """`obc.verify` with its reference worked out once; a refusal counts as an infinite error."""
-    expected = masked_outputs(Tracing(model, example), plan.kept)
+    expected = proof(Tracing(model, example), plan.kept)
 
     def error(pruned: nn.Module) -> float:
         try:
-            return difference(expected, outputs(forward(pruned, example)))
+            return expected.error(pruned)
         except obc.ObcError as refusal:
             assert "differs from the masked original" in str(refusal)
             return float("inf")

@@ -17,6 +17,7 @@ import obc
 from obc.costs.targets import TOLERANCE, Target, parse
 from obc.models import resnet20, vit_small
 from obc.search.carry import HALF
+from obc.search.ranking import check_scores
 from tests.search.nets import Fixed, Residual, batches, graded, loss
 from tests.untouched import untouched
 
@@ -308,10 +309,27 @@ def test_an_ignored_layer_does_not_rename_the_sites() -> None:
 
 def test_channels_worth_infinity_stay() -> None:
     """`bn_scale` knows nothing of layers without a norm."""
-    plan = obc.plan(Residual(), X, target="macs=1.4995x", criterion="bn_scale")
+    model = Residual()
+    for norm in (m for m in model.modules() if isinstance(m, nn.BatchNorm2d)):
+        nn.init.uniform_(norm.weight)
+    plan = obc.plan(model, X, target="macs=1.4995x", criterion="bn_scale")
     assert plan.sites.keys() == {"stem"}
     with pytest.raises(obc.ObcError, match=r"floor or has infinite scores; reached macs=\d"):
-        obc.plan(Residual(), X, target="macs=40x", criterion="bn_scale")
+        obc.plan(model, X, target="macs=40x", criterion="bn_scale")
+
+
+def test_scores_that_say_nothing_are_refused() -> None:
+    """All scales of a fresh batch norm are one; a loss that is constant has no gradient."""
+    with pytest.raises(obc.ObcError, match=r"the same score \(1\), so which .* arbitrary"):
+        obc.plan(Residual(), X, target="macs=1.4995x", criterion="bn_scale")
+    with pytest.raises(obc.ObcError, match=r"the same score \(0\), so which .* arbitrary"):
+        obc.plan(Residual(), X, batches(), lambda m, b: m(b[0]).sum() * 0, target="macs=2x")
+
+
+def test_a_site_whose_scores_say_nothing_is_named() -> None:
+    scores = {"stem": torch.rand(4), "inner": torch.zeros(3)}
+    with pytest.warns(UserWarning, match="all channels of inner have the same score"):
+        check_scores(scores)
 
 
 # Steps, lists, and repeating all of it.

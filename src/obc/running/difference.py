@@ -1,6 +1,8 @@
-"""How far the outputs of one model are from those of another."""
+"""How far the outputs of one model are from those of another, and whether they say anything."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -8,27 +10,52 @@ from torch import Tensor
 from obc.errors import ObcError
 
 
-def difference(reference: list[Tensor], found: list[Tensor]) -> float:
-    """The largest relative error over all outputs; an error if it is more than rounding."""
+def difference(reference: Sequence[Tensor], found: Sequence[Tensor]) -> float:
+    """The largest relative error over all outputs; an error if it is more than rounding.
+
+    Outputs without a single finite floating-point number are an error too: there is nothing to
+    compare. On the meta device there are no numbers at all, and only shapes are.
+
+    >>> difference([torch.tensor([1.0, 2.0])], [torch.tensor([1.0, 2.0])])
+    0.0
+    """
     if [t.shape for t in reference] != [t.shape for t in found]:
         raise ObcError(
             f"the pruned model puts out {[tuple(t.shape) for t in found]} "
             f"instead of {[tuple(t.shape) for t in reference]}"
         )
-    worst = 0.0
-    for a, b in zip(reference, found, strict=True):
-        if a.is_meta or not a.is_floating_point() or not a.numel():
-            continue
-        finite = torch.isfinite(a)
-        error = _error(a[finite].double(), b[finite].double())
-        limit = torch.finfo(a.dtype).eps ** 0.5
-        if not error <= limit or not torch.equal(finite, torch.isfinite(b)):
-            raise ObcError(f"the pruned model differs from the masked original by {error:.2g}")
-        worst = max(worst, error)
+    if not any(t.is_meta or numbers(t) for t in reference):
+        raise ObcError(
+            "there is nothing to compare: the outputs hold no finite floating-point number; give "
+            "an example, and weights, for which they do"
+        )
+    return max((error(a, b) for a, b in zip(reference, found, strict=True)), default=0.0)
+
+
+def error(a: Tensor, b: Tensor, where: str = "") -> float:
+    """The largest relative error of one tensor against another of its shape."""
+    if a.is_meta or not a.is_floating_point() or not a.numel():
+        return 0.0
+    finite = torch.isfinite(a)
+    worst = _relative(a[finite].double(), b[finite].double())
+    limit = torch.finfo(a.dtype).eps ** 0.5
+    if not worst <= limit or not torch.equal(finite, torch.isfinite(b)):
+        raise ObcError(f"the pruned model differs from the masked original by {worst:.2g}{where}")
     return worst
 
 
-def _error(a: Tensor, b: Tensor) -> float:
+def numbers(tensor: Tensor) -> int:
+    """How many finite floating-point numbers there are to compare.
+
+    >>> numbers(torch.tensor([1.0, float("nan")])), numbers(torch.tensor([1, 2]))
+    (1, 0)
+    """
+    if tensor.is_meta or not tensor.is_floating_point():
+        return 0
+    return int(torch.isfinite(tensor).sum())
+
+
+def _relative(a: Tensor, b: Tensor) -> float:
     """Each number is measured by itself and by the middle one, so that no giant hides the rest."""
     if not a.numel():
         return 0.0

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import warnings
+from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from enum import Enum
+from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
 import torch
@@ -106,16 +108,55 @@ def quiet(model: nn.Module, example: Any) -> Iterator[None]:
 
 
 def outputs(value: Any) -> list[Tensor]:
-    """The tensors a model returns, also in tuples, lists, dicts and dataclasses; no caches."""
-    if isinstance(value, Tensor):
-        return [value]
+    """The tensors and fractions a model returns, in containers and plain objects too; no caches.
+
+    >>> outputs({"logits": [torch.zeros(2)], "temperature": 0.5, "label": 3})
+    [tensor([0., 0.]), tensor(0.5000)]
+    """
+    return [
+        leaf if isinstance(leaf, Tensor) else torch.tensor(leaf)
+        for leaf in _leaves(value, set())
+        if isinstance(leaf, (Tensor, float))
+    ]
+
+
+def closed(value: Any) -> list[str]:
+    """What a model returns that cannot be looked into: it may hold anything.
+
+    >>> closed({"boxes": torch.zeros(0, 4), "rest": iter([])})
+    ['list_iterator']
+    """
+    kinds = (type(v).__name__ for v in _leaves(value, set()) if not isinstance(v, _LEAVES))
+    return list(dict.fromkeys(kinds))
+
+
+_LEAVES = (Tensor, float, int, complex, str, bytes, type(None), torch.dtype, torch.device, Enum)
+
+
+def _leaves(value: Any, seen: set[int]) -> Iterator[Any]:
+    """Whatever holds nothing else, or cannot be looked into."""
+    parts = None if isinstance(value, _LEAVES) else _parts(value)
+    if parts is None:
+        yield value
+    elif id(value) not in seen and not any("Cache" in kind.__name__ for kind in type(value).mro()):
+        seen.add(id(value))
+        for part in parts:
+            yield from _leaves(part, seen)
+
+
+def _parts(value: Any) -> list[Any] | None:
+    """What a container or an object of a plain class holds."""
     if isinstance(value, Mapping):
-        return [t for v in value.values() for t in outputs(v)]
-    if isinstance(value, (tuple, list)):
-        return [t for v in value for t in outputs(v)]
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return [t for f in dataclasses.fields(value) for t in outputs(getattr(value, f.name))]
-    return []
+        return list(value.values())
+    if isinstance(value, (tuple, list, set, frozenset, deque)):
+        return list(value)
+    if isinstance(value, (type, ModuleType, FunctionType, MethodType, nn.Module)):
+        return None
+    slots = [s for kind in type(value).mro() for s in getattr(kind, "__slots__", ())]
+    if not slots and not hasattr(value, "__dict__"):
+        return None
+    held = [getattr(value, s) for s in slots if s != "__dict__" and hasattr(value, s)]
+    return [*held, *getattr(value, "__dict__", {}).values()]
 
 
 @contextmanager

@@ -2,13 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as registry
 
+from obc.errors import ObcError
+
 Left = Callable[[str, int, Any, Any], None]
+
+
+def check_model(model: object) -> None:
+    """Refuse what cannot be cut and put back, before anything is touched."""
+    if not isinstance(model, nn.Module):
+        raise ObcError(
+            f"a model is a torch.nn.Module, not a {type(model).__name__}: {_advice(model)}"
+        )
+    for name, module in model.named_modules():
+        where = f"'{name}'" if name else "the model"
+        if isinstance(module, torch.jit.ScriptModule):
+            raise ObcError(
+                f"{where} is compiled by TorchScript, which cannot be pruned; give the nn.Module "
+                "it was made from"
+            )
+        if isinstance(module, (nn.parallel.DistributedDataParallel, nn.DataParallel)):
+            raise ObcError(
+                f"{where} is wrapped in {type(module).__name__}; give what is inside: model.module"
+            )
+
+
+def _advice(value: object) -> str:
+    if isinstance(value, type) and issubclass(value, nn.Module):
+        return f"make one, {value.__name__}(...)"
+    if isinstance(value, Mapping):
+        return "build the model, and load_state_dict into it"
+    return "build the model first"
 
 
 def named_tensors(model: nn.Module) -> dict[str, Tensor]:

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
+from obc.running.modules import check_model
+
 
 class Snapshot:
     """A model as it is now: classes, tensors, attributes, hooks, modes; `restore` puts all back.
@@ -25,15 +27,13 @@ class Snapshot:
     """
 
     def __init__(self, model: nn.Module) -> None:
+        check_model(model)
         # A parametrization gives its module a class of its own, so classes are kept as well.
         self._modules = [(m, m.__class__, dict(m.__dict__)) for m in model.modules()]
         # Parameters, buffers, children and hooks live in dictionaries, which keep their identity.
-        self._dicts = [
-            (value, dict(value))
-            for _, _, state in self._modules
-            for value in state.values()
-            if isinstance(value, dict)
-        ]
+        held = [value for _, _, state in self._modules for value in state.values()]
+        self._dicts = [(value, dict(value)) for value in held if isinstance(value, dict)]
+        self._lists = [(value, list(value)) for value in held if isinstance(value, list)]
         self._buffers = [(b, b._version, b.clone()) for b in model.buffers() if not b.is_meta]
 
     def restore(self) -> None:
@@ -44,6 +44,8 @@ class Snapshot:
         for live, saved in (*states, *self._dicts):
             live.clear()
             live.update(saved)
+        for sequence, items in self._lists:
+            sequence[:] = items
         with torch.no_grad():
             for buffer, version, value in self._buffers:
                 if buffer._version != version:

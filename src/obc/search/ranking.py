@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -113,7 +114,28 @@ def ranked(
 
 
 def check_scores(scores: Mapping[str, Tensor]) -> None:
-    """Refuse scores that cannot be ranked."""
+    """Refuse scores that cannot be ranked, and say where their order means nothing.
+
+    >>> check_scores({"a": torch.zeros(3), "b": torch.zeros(2)})
+    Traceback (most recent call last):
+    obc.errors.ObcError: all channels have the same score (0), so which of them go would be \
+    arbitrary; give other batches, another loss or another criterion
+    """
     for name, values in scores.items():
         if torch.isnan(values).any():
             raise ObcError(f"site '{name}': a score is not a number; channels cannot be ranked")
+    finite = {n: own[own.isfinite()] for n, own in scores.items()}
+    level = [n for n, own in finite.items() if len(own) > 1 and bool((own == own[0]).all())]
+    every = torch.cat(list(finite.values()))
+    if len(every) > 1 and bool((every == every[0]).all()):
+        raise ObcError(
+            f"all channels have the same score ({float(every[0]):g}), so which of them go would "
+            "be arbitrary; give other batches, another loss or another criterion"
+        )
+    if level:
+        more = f" and {len(level) - 3} more" if len(level) > 3 else ""
+        warnings.warn(
+            f"all channels of {', '.join(level[:3])}{more} have the same score: which of them go "
+            "first is arbitrary",
+            stacklevel=2,
+        )

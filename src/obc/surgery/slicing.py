@@ -11,12 +11,11 @@ from torch import Tensor, nn
 from obc.errors import ObcError
 from obc.plans.example import rebuild
 from obc.plans.plan import Plan
-from obc.running.difference import difference
-from obc.running.forward import forward, outputs
+from obc.running.caches import empty_caches
 from obc.running.snapshot import Snapshot, unchanged
 from obc.surgery.optimizer import carry_over, check_state
 from obc.surgery.record import remember
-from obc.surgery.verify import masked_outputs
+from obc.surgery.verify import proof
 from obc.tracing.narrow import kept_positions, narrow, take
 from obc.tracing.sites import Sites
 from obc.tracing.tracer import Tracing
@@ -69,12 +68,12 @@ def cut(
     kept = kept_positions(model, tracing.sites, plan.kept)
     if optimizer is not None:
         check_state(model, optimizer, kept)
-    reference = masked_outputs(tracing, plan.kept)
+    expected = proof(tracing, plan.kept)
     before = Snapshot(model)
     try:
+        empty_caches(model, example)  # made from the weights as they were
         new = narrow(model, tracing.sites, plan.kept, sliced)
-        with unchanged(model):
-            difference(reference, outputs(forward(model, example)))
+        expected.error(model)
     except Exception as error:
         before.restore()
         raise ObcError(f"{error}; {_culprits(tracing, plan)}; the model is as it was") from error
@@ -122,10 +121,10 @@ def _culprits(tracing: Tracing, plan: Plan) -> str:
     for name, channels in plan.kept.items():
         alone = {name: channels}
         try:
-            reference = masked_outputs(tracing, alone)
+            expected = proof(tracing, alone)
             with unchanged(model):
                 narrow(model, tracing.sites, alone, sliced)
-                difference(reference, outputs(forward(model, tracing.example)))
+                expected.error(model)
         except Exception:
             bad.append(name)
     return f"the cause is in {', '.join(bad)}" if bad else "no single site is the cause"

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from obc.running.forward import closed, forward, outputs
 from obc.running.modules import ModuleStack, named_tensors
 from obc.tracing.ledger import Ledger, Place
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:  # the rules are written in terms of this module
 
 # Recurrent layers check sizes in Python and C++ alike; nothing inside them may shrink.
 OPAQUE: tuple[type[nn.Module], ...] = (nn.RNNBase, nn.RNNCellBase)
+NOWHERE = Place("", "", "")
 _NOT_USER_CODE = (
     f"{Path(torch.__file__).parent}{os.sep}",
     *(f"{Path(__file__).parents[1] / room}{os.sep}" for room in ("running", "tracing")),
@@ -183,11 +185,21 @@ class Flow(TorchDispatchMode):
         super().__exit__(*exception)
         self._stack.stop()
 
-    def watch_inputs(self, example: Any) -> None:
-        """The example's own dimensions are data: they never shrink."""
+    def through(self, model: nn.Module, example: Any) -> Any:
+        """Run a model on an example under this flow; neither end of it shrinks."""
         for tensor in tree_leaves(example):
             if isinstance(tensor, Tensor):
                 self._inputs[id(tensor)] = tensor
+        with self:
+            output = forward(model, example)
+        for tensor in outputs(output):
+            known = self.of(tensor)
+            for ids in known.labels if known else ():
+                self.ledger.freeze(ids, "model output", NOWHERE)
+        for kind in closed(output):
+            every = torch.arange(self.ledger.size)
+            self.ledger.freeze(every, f"the model returns a {kind}, which may hold it", NOWHERE)
+        return output
 
     def of(self, tensor: Tensor) -> Tracked | None:
         # What is known of a tensor in flight is written on it: no table to search or to empty.

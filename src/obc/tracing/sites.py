@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from obc.errors import ObcError, closest
+from obc.running.modules import check_model
 from obc.tracing.flow import Flow, Leaf, any_between, labelled_dims
 from obc.tracing.solve import Classes
 from obc.tracing.wiring import Wiring, wire
@@ -156,6 +157,7 @@ def build(
 
 def shapes_of(model: nn.Module) -> dict[str, tuple[int, ...]]:
     """The shape of every parameter and buffer: what a plan recognises its model by."""
+    check_model(model)
     return {n: tuple(t.shape) for n, t in (*model.named_parameters(), *model.named_buffers())}
 
 

@@ -12,11 +12,12 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from obc.errors import ObcError, closest
+from obc.running.caches import cold
 from obc.running.forward import forward, outputs
 from obc.running.modules import named_tensors
 from obc.running.snapshot import Snapshot
-from obc.tracing.flow import Flow, tensors_in
-from obc.tracing.ledger import Place, Reason
+from obc.tracing.flow import NOWHERE, Flow, tensors_in
+from obc.tracing.ledger import Reason
 from obc.tracing.rules.registry import find
 from obc.tracing.sites import Sites, build, place_of
 from obc.tracing.solve import Classes, base_classes, solve
@@ -64,16 +65,15 @@ class Tracing:
         collecting = gc.isenabled()
         gc.disable()
         try:
-            before = Snapshot(model)
-            try:
-                self._trace(before, ignore, heads)
-            finally:
-                before.restore()
+            with cold(model, example):  # what caches hold has to be traced as well
+                self._trace(Snapshot(model), ignore, heads)
         finally:
             if collecting:
                 gc.enable()
 
-    def _trace(self, before: Snapshot, ignore: Sequence[str], heads: bool) -> None:
+    def _trace(
+        self, before: Snapshot, ignore: Sequence[str], heads: bool, again: bool = False
+    ) -> None:
         model = self.model
         self.flow = Flow(model, find)
         try:
@@ -81,6 +81,7 @@ class Tracing:
         except Exception:
             self._check_example()
             raise
+        before.restore()
         ledger = self.flow.ledger
         ledger.settle_cuts()
         base = base_classes(ledger)
@@ -96,8 +97,11 @@ class Tracing:
             self.sites = build(self.flow, self.classes, model, untouched, self.example, names)
             self.sites, bad = trial.failures(self.sites, self.classes)
             if (trial.other_ops or not self.sites) and not steady:
-                self._check_steady()
                 steady = True
+                if not self._steady(before):
+                    if again:
+                        raise ObcError(_UNSTEADY)
+                    return self._trace(before, ignore, heads, again=True)
             for group, failure in bad:
                 stay += trial.give_up(group, failure)
             if not bad and not asked:
@@ -115,24 +119,34 @@ class Tracing:
         except Exception as error:
             raise ObcError(f"the model rejects the example: {error}") from error
 
-    def _check_steady(self) -> None:
-        """Two runs at full width must take the very same steps as the first."""
-        for _ in range(2):
+    def _steady(self, before: Snapshot) -> bool:
+        """Whether the recorded run is what a run does; an error if each run does something else.
+
+        The first run may fill caches, so the second and third must be alike, and reach nothing
+        that the first does not.
+        """
+        runs = []
+        for _ in range(3):
             with _Operators(self.model) as watch:
                 forward(self.model, self.example)
-            if self.flow.ops != watch.ops:
-                raise ObcError("the model changes its graph from call to call; it cannot be traced")
+            runs.append(watch.ops)
+        before.restore()
+        first, later = ({name for _, *used in ops for name in used} for ops in runs[:2])
+        if runs[1] != runs[2] or not later <= first:
+            raise ObcError(_UNSTEADY)
+        return bool(self.flow.ops == runs[0])
 
     def run(self, flow: Flow) -> Any:
-        """Run the model under a flow; what it returns stays as it is."""
-        flow.watch_inputs(self.example)
-        with flow:
-            output = forward(self.model, self.example)
-        for tensor in outputs(output):
-            known = flow.of(tensor)
-            for ids in known.labels if known else ():
-                flow.ledger.freeze(ids, "model output", _NOWHERE)
-        return output
+        """Run the model on the example under a flow."""
+        return flow.through(self.model, self.example)
+
+    def ids(self, name: str) -> Tensor:
+        """Ids of a site's channels, at the positions that each owns in one of its layers."""
+        member = self.sites[name].members[0]
+        leaf = next(leaf for leaf in self.flow.leaves.values() if leaf.name == member.name)
+        ids = leaf.dims[member.dim]
+        assert ids is not None
+        return ids[member.index]
 
     def _untouched(self) -> list[str]:
         seen = {leaf.name for leaf in self.flow.leaves.values()}
@@ -157,11 +171,8 @@ class Tracing:
                         )
 
 
-_NOWHERE = Place("", "", "")
-
-
 def _reason(text: str) -> Reason:
-    return Reason(text, _NOWHERE)
+    return Reason(text, NOWHERE)
 
 
 def _ignored(flow: Flow, model: nn.Module, patterns: Sequence[str]) -> list[tuple[Tensor, Reason]]:
@@ -184,6 +195,9 @@ def _ignored(flow: Flow, model: nn.Module, patterns: Sequence[str]) -> list[tupl
                 own = [ids[~reads[ids]] for ids in leaf.dims if ids is not None]
                 found += [(ids, _reason(f"ignored by '{pattern}'")) for ids in own]
     return found
+
+
+_UNSTEADY = "the model changes its graph from call to call; it cannot be traced"
 
 
 class _Operators(TorchDispatchMode):

@@ -1,0 +1,109 @@
+"""A proof that compared nothing is no proof: whatever a model returns, a fault in it shows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import obc
+from tests.nets.wrap import Wrap
+from tests.untouched import untouched
+
+
+class Answer:
+    """What a model returns where it returns an object of its own."""
+
+    def __init__(self, scores: Tensor) -> None:
+        self.scores = scores
+
+
+class Slotted:
+    __slots__ = ("scores",)
+
+    def __init__(self, scores: Tensor) -> None:
+        self.scores = scores
+
+
+RETURNS: dict[str, Callable[[Tensor], Any]] = {
+    "tensor": lambda y: y,
+    "index": lambda y: y.argmax(1),
+    "object": Answer,
+    "slots": Slotted,
+    "empty": lambda y: {"boxes": y[:0], "labels": y[:0].argmax(1)},
+    "floats": lambda y: {"best": y.max().item()},
+    "numbers": lambda y: {"label": int(y.argmax())},
+    "partly": lambda y: (torch.ones(3), y.argmax(1)),
+    "nothing": lambda y: None,
+}
+
+
+def net(back: Callable[[Tensor], Any], honest: bool) -> Wrap:
+    """Two layers, and between them a factor that follows the width, or does not."""
+
+    def run(m: nn.Module, x: Tensor) -> Any:
+        y = F.relu(m.up(x))
+        return back(m.down(y * (16.0 if honest else float(y.shape[1]))))
+
+    torch.manual_seed(0)
+    return Wrap(run, up=nn.Linear(4, 16), down=nn.Linear(16, 3))
+
+
+HALF = obc.Plan.from_kept(
+    obc.trace(net(RETURNS["tensor"], True), torch.ones(2, 4)), {"up": range(8)}
+)
+
+
+@pytest.mark.parametrize("kind", RETURNS)
+def test_a_fault_shows_whatever_the_model_returns(kind: str) -> None:
+    model, example = net(RETURNS[kind], honest=False), torch.rand(2, 4)
+    with untouched(model), pytest.raises(obc.ObcError):
+        obc.apply(model, HALF, example=example)
+
+
+@pytest.mark.parametrize("kind", RETURNS)
+def test_without_a_fault_the_cut_is_made(kind: str) -> None:
+    model, example = net(RETURNS[kind], honest=True), torch.rand(2, 4)
+    obc.apply(model, HALF, example=example)
+    assert model.up.weight.shape == (8, 4)
+
+
+@pytest.mark.parametrize("kind", RETURNS)
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+@pytest.mark.parametrize("where", ["example", "weights"])
+def test_what_is_not_finite_proves_nothing(kind: str, bad: float, where: str) -> None:
+    model, example = net(RETURNS[kind], honest=True), torch.rand(2, 4)
+    if where == "example":
+        example[:] = bad
+    else:
+        model.down.weight.data[:] = bad
+    with untouched(model), pytest.raises(obc.ObcError, match="no finite floating-point number"):
+        obc.apply(model, HALF, example=example)
+
+
+def test_verify_refuses_to_compare_nothing() -> None:
+    model, example = net(RETURNS["index"], honest=True), torch.rand(2, 4)
+    small = obc.apply(net(RETURNS["index"], honest=True), HALF, example=example)
+    assert obc.verify(model, small, HALF, example) < 1e-5
+    with pytest.raises(obc.ObcError, match="no finite floating-point number"):
+        obc.verify(model, small, HALF, example * float("nan"))
+    small.down.weight.data.copy_(small.down.weight.roll(1, 1))
+    with pytest.raises(obc.ObcError, match=r"differs from the masked original .* in 'down'"):
+        obc.verify(model, small, HALF, example)
+
+
+def test_attention_is_compared_as_a_whole() -> None:
+    """A cut attention layer computes in another order, so its operators cannot be compared."""
+    attend = nn.MultiheadAttention(12, 4, batch_first=True)
+    model = Wrap(lambda m, x: m.head(m.attend(x, x, x)[0]).argmax(-1), attend=attend)
+    model.head = nn.Linear(12, 3)
+    example = torch.rand(2, 5, 12)
+    sites = obc.trace(model, example)
+    kept = {s.name: [0, 2] for s in sites if s.heads}
+    assert kept
+    obc.apply(model, obc.Plan.from_kept(sites, kept), example=example)
+    assert model.attend.num_heads == 2
