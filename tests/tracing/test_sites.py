@@ -236,3 +236,27 @@ def test_the_same_each_time() -> None:
     net = case("qkv_unbind")
     first, second = (picture(obc.trace(net.model(), net.example())) for _ in range(2))
     assert first == second
+
+
+@pytest.mark.parametrize(
+    ("name", "operator"),
+    [
+        ("layer_norm", "native_layer_norm"),
+        ("rms_norm", "mean"),
+        ("rms_norm_by_hand", "mean"),
+        ("channel_norm_by_hand", "mean"),
+        ("group_norm", "native_group_norm"),
+        ("softmax_channels", "_softmax"),
+        ("cbam", "mean"),
+    ],
+)
+def test_sites_say_which_statistics_run_over_their_channels(name: str, operator: str) -> None:
+    net = case(name)
+    places = [p for s in obc.trace(net.model(), net.example()) for p in s.statistics]
+    assert any(place.startswith(f"{operator}, ") for place in places), places
+
+
+@pytest.mark.parametrize("name", ["resnet20", "squeeze_excite"])
+def test_other_sites_have_none(name: str) -> None:
+    net = case(name)
+    assert not any(s.statistics for s in obc.trace(net.model(), net.example()))

@@ -40,7 +40,7 @@ def show(
     out.say(f"{name}: {costs.macs:,} MACs, {costs.params:,} parameters")
     for plan in applied(net):
         out.say(plan.summary())
-    out.say(_sites_table(sites), _frozen(sites), _costs_table(costs))
+    out.say(_sites_table(sites), _statistics(sites), _frozen(sites), _costs_table(costs))
     return {
         "model": reference(net) or model,
         "macs": costs.macs,
@@ -88,6 +88,7 @@ def _described(site: Site) -> dict[str, Any]:
         "written by": _layers(site, "out"),
         "normed by": _layers(site, "norm"),
         "read by": _layers(site, "in"),
+        "statistics": list(site.statistics),
     }
 
 
@@ -102,6 +103,15 @@ def _sites_table(sites: Sites) -> Table:
         size = f"{site.size} heads" if site.heads else str(site.size)
         found.add_row(site.name, size, *(_short(_layers(site, r)) for r in ("out", "norm", "in")))
     return found
+
+
+def _statistics(sites: Sites) -> str:
+    mixed = [site for site in sites if site.statistics]
+    if not mixed:
+        return "no mean, norm or softmax runs over channels that may go"
+    places = "; ".join(f"{s.name} by {_short(list(s.statistics), 2)}" for s in mixed[:_LAYERS])
+    more = f"; … {len(mixed) - _LAYERS} more sites" if len(mixed) > _LAYERS else ""
+    return f"Statistics over these channels will run over the kept ones: {places}{more}"
 
 
 def _short(names: list[str], most: int = 4) -> str:

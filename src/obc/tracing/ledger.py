@@ -63,6 +63,7 @@ class Ledger:
         self.frozen: list[tuple[Tensor, Reason]] = []
         self.choices: list[Choice] = []
         self._cuts: dict[tuple[object, ...], tuple[Tensor, int, set[int], Place]] = {}
+        self.statistics: list[tuple[Tensor, Place]] = []  # channels that a mean or so runs over
         self.roles: dict[str, list[Tensor]] = {"out": [], "in": [], "head": [], "read": []}
 
     def fresh(self, count: int) -> Tensor:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from obc.errors import ObcError, closest
 from obc.running.modules import check_model
 from obc.tracing.flow import Flow, Leaf, any_between, labelled_dims
+from obc.tracing.ledger import Place
 from obc.tracing.solve import Classes
 from obc.tracing.wiring import Wiring, wire
 
@@ -41,7 +42,8 @@ class Site:
     """Channels that live in the same layers.
 
     `buffers` are sliced along but are worth nothing; `attributes` are numbers that the user's
-    modules keep of these channels, such as "blocks.0.attn.num_heads".
+    modules keep of these channels, such as "blocks.0.attn.num_heads". `statistics` are places
+    where a mean, a norm or a softmax runs over these channels: after a cut, over the kept ones.
     """
 
     name: str
@@ -50,6 +52,7 @@ class Site:
     buffers: tuple[Member, ...] = ()
     heads: bool = False
     attributes: tuple[str, ...] = ()
+    statistics: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -149,7 +152,7 @@ def build(
     has = {r: _flag(size, marks, classes.of) for r, marks in flow.ledger.roles.items()}
     free = (classes.why < 0) & has["out"] & (has["in"] | has["read"])
     read = free | (classes.why >= 0)
-    sites, lone = _group(dims, classes, free, has["head"])
+    sites, lone = _group(dims, classes, free, has["head"], flow.ledger.statistics)
     frozen = _frozen(dims, classes, lone, read)
     sites = _distinct(sites, names)
     return Sites(sites, frozen, untouched, shapes_of(model), example, wire(flow))
@@ -187,7 +190,11 @@ def _dims(flow: Flow, model: nn.Module) -> list[_Dim]:
 
 
 def _group(
-    dims: list[_Dim], classes: Classes, free: Tensor, heads: Tensor
+    dims: list[_Dim],
+    classes: Classes,
+    free: Tensor,
+    heads: Tensor,
+    statistics: list[tuple[Tensor, Place]],
 ) -> tuple[list[Site], Tensor]:
     """Classes with the same counts in the same leaf dimensions make a site.
 
@@ -211,12 +218,17 @@ def _group(
         cls = of[d.ids]
         for k, index in _stretches(site_of[cls], cls):
             members[k].append((d, index))
+    mixed: list[dict[str, None]] = [{} for _ in kinds]
+    for ids, place in statistics:
+        for k in site_of[of[ids[ids >= 0]]].unique().tolist():
+            if k >= 0:
+                mixed[k][str(place)] = None
     size = torch.bincount(kind, minlength=len(kinds))
     begin = torch.full_like(size, of.numel()).scatter_reduce_(0, kind, units, "amin")
     whole = torch.zeros_like(size).scatter_add_(0, kind, heads[units].long()).tolist()
     count = size.tolist()
     sites = [
-        _site(members[k], count[k], bool(whole[k]))
+        _site(members[k], count[k], bool(whole[k]), tuple(mixed[k]))
         for k in torch.argsort(begin).tolist()
         if count[k] > 1
     ]
@@ -243,7 +255,9 @@ def _stretches(sites: Tensor, cls: Tensor) -> Iterator[tuple[int, Tensor]]:
             yield site, index
 
 
-def _site(parts: list[tuple[_Dim, Tensor]], size: int, heads: bool) -> Site:
+def _site(
+    parts: list[tuple[_Dim, Tensor]], size: int, heads: bool, statistics: tuple[str, ...]
+) -> Site:
     """Positions come ordered by channel; within each leaf dimension they form [size, k]."""
     members: list[Member] = []
     buffers: list[Member] = []
@@ -260,7 +274,7 @@ def _site(parts: list[tuple[_Dim, Tensor]], size: int, heads: bool) -> Site:
         for m in members
     ]
     name = next((m.layer or m.param for m in members if m.role == "out"), members[0].name)
-    return Site(name, size, tuple(members), tuple(buffers), heads)
+    return Site(name, size, tuple(members), tuple(buffers), heads, statistics=statistics)
 
 
 def _distinct(sites: list[Site], names: Mapping[_Key, str] | None) -> list[Site]:

@@ -62,6 +62,8 @@ def group_norm(call: Call) -> list[Labels]:
     x, groups = call["input"], call["group"]
     mix(call, x, range(2, x.ndim))
     for ids in call.labels("input"):
+        if 1 in varying(ids) and groups < ids.shape[1]:
+            call.ledger.statistics.append((ids, call.place))
         if 1 in varying(ids) and groups > 1:
             grid = call.ledger.whole(ids, [1], call.place).view(groups, -1)
             options = [Option(ties=slabs(grid, 0)), Option(ties=slabs(grid, 1))]

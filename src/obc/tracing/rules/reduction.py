@@ -21,6 +21,8 @@ def mix(call: Call, x: Tensor, dims: Sequence[int]) -> list[Tensor]:
         if known.weight and any(d in dims for d in varying(ids)):
             # A mean over a narrower weight is another number, and what it scales would change.
             call.ledger.freeze(ids, "weights are scaled by a statistic over them", call.place)
+        elif any(d in dims for d in varying(ids)):
+            call.ledger.statistics.append((ids, call.place))
         kept = [d for d in varying(ids) if d not in dims]
         result.append(call.ledger.whole(ids, kept, call.place) if kept else ids)
     return result
