@@ -10,6 +10,10 @@ from torch import Tensor
 from obc.errors import ObcError
 
 
+class NothingToCompare(ObcError):
+    """Two models may or may not differ: there is no number that would show it."""
+
+
 def difference(reference: Sequence[Tensor], found: Sequence[Tensor]) -> float:
     """The largest relative error over all outputs; an error if it is more than rounding.
 
@@ -25,7 +29,7 @@ def difference(reference: Sequence[Tensor], found: Sequence[Tensor]) -> float:
             f"instead of {[tuple(t.shape) for t in reference]}"
         )
     if not any(t.is_meta or numbers(t) for t in reference):
-        raise ObcError(
+        raise NothingToCompare(
             "there is nothing to compare: the outputs hold no finite floating-point number; give "
             "an example, and weights, for which they do"
         )

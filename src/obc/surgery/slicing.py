@@ -63,7 +63,19 @@ def cut(
     plan.check(model)
     if example is None:
         example = _own_example(model, plan)
-    tracing = Tracing(model, example)
+    try:
+        # The proof below is worth more than a rehearsal, and costs less.
+        return _cut(Tracing(model, example, rehearse=False), plan, optimizer)
+    except ObcError as error:
+        # With one, sites may be others: those that a plan was made for.
+        try:
+            return _cut(Tracing(model, example), plan, optimizer)
+        except ObcError:
+            raise error from None
+
+
+def _cut(tracing: Tracing, plan: Plan, optimizer: torch.optim.Optimizer | None) -> Cut:
+    model, example = tracing.model, tracing.example
     _check_sites(tracing.sites, plan)
     kept = kept_positions(model, tracing.sites, plan.kept)
     if optimizer is not None:

@@ -13,12 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from obc.errors import ObcError
 from obc.running.caches import cold
-from obc.running.difference import difference, error, numbers
+from obc.running.difference import NothingToCompare, difference, error, numbers
 from obc.running.forward import forward, outputs
 from obc.tracing.flow import Call, Flow, tensors_in
-from obc.tracing.masked import Masked
+from obc.tracing.masked import Masked, blank_readers, mixes
 
 _Key = tuple[str, str]  # a module's path and an operator's name
 _Values = dict[_Key, list[tuple[Tensor, Tensor]]]  # kept numbers, and the ids that went into them
@@ -34,7 +33,11 @@ class Proof:
         self._example, self._sites = example, sites
         self._find, self._size = flow.find, flow.ledger.size
         with cold(model, example):
-            self._outputs = outputs(Masked(model, flow, gone).through(model, example))
+            if mixes(flow, gone):
+                self._outputs = outputs(Masked(model, flow, gone).through(model, example))
+            else:
+                blank_readers(model, flow, gone)
+                self._outputs = outputs(forward(model, example))
         self._values: _Values | None = None
         if not _show_all(self._outputs):
             inside = _MaskedInside(model, flow, gone)
@@ -72,7 +75,7 @@ class Proof:
                     shown[ids] = True
         for name, ids in self._sites.items():
             if not shown[ids].any():
-                raise ObcError(
+                raise NothingToCompare(
                     f"nothing shows whether '{name}' was cut right: what the model returns, and "
                     "what reads these channels, holds no finite floating-point number; give an "
                     "example, and weights, for which it does"

@@ -8,20 +8,19 @@ of numbers as long as the width (`arange(C)`), two widths that must be equal.
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from obc.errors import ObcError
 from obc.running.difference import NothingToCompare
 from obc.running.snapshot import unchanged
+from obc.tracing.ledger import Pairs
 from obc.tracing.narrow import narrow
 from obc.tracing.proof import Proof
 from obc.tracing.sites import Site
-from obc.tracing.trial import Failure, Trial, alike, full, where
+from obc.tracing.trial import Failure, Trial, alike, full
 
 _SEED = 0
 _HALF = (torch.float16, torch.bfloat16)
@@ -33,25 +32,28 @@ class Rehearsal:
 
     def __init__(self, trial: Trial, example: Any) -> None:
         self.trial, self.example = trial, example
+        # Values say nothing where there are none, and little at half precision: there, rounding
+        # alone can add up to more than a fault does.
+        tensors = list(trial.model.parameters())
+        self._possible = not any(t.is_meta or t.dtype in _HALF for t in tensors)
 
-    def possible(self) -> bool:
-        """Whether values say anything: not without any, nor at half precision.
+    def failures(self, sites: list[Site]) -> tuple[list[tuple[Group, Failure]], list[Pairs]]:
+        """The groups of like sites that cannot be cut, and ids that must be tied so that some can.
 
-        There, rounding alone can add up to more than a small fault does.
+        Where two groups of one size fail alone and pass when they lose the same channels, their
+        widths have to be equal.
         """
-        kinds = {(p.is_meta, p.dtype) for p in self.trial.model.parameters()}
-        return not any(meta or dtype in _HALF for meta, dtype in kinds)
-
-    def failures(self, sites: list[Site]) -> tuple[list[tuple[Group, Failure]], list[Tie]]:
-        """The groups of like sites that cannot be cut, and pairs that can if they go together."""
-        groups = alike(self.trial.model, sites)
-        units = _shares(sites)
+        if not sites or not self._possible:
+            return [], []
+        units, fine = _shares(sites), list[Site]()
         bad: list[tuple[Group, Failure]] = []
-        fine: list[Site] = []
-        self._sort(fine, groups, units, bad)
-        ties = self._ties(fine, bad, units)
-        tied = {s.name for a, b in ties for s in (*a, *b)}
-        return [(g, f) for g, f in bad if g[0].name not in tied], ties
+        self._sort(fine, alike(self.trial.model, sites), units, bad)
+        ties = []
+        for first, second in self._partners(fine, [group for group, _ in bad], units):
+            bad = [(g, failure) for g, failure in bad if g is not first and g is not second]
+            pairs = zip(first, second, strict=True)
+            ties += [(self.trial.ids(a), self.trial.ids(b)) for a, b in pairs]
+        return bad, ties
 
     def _sort(
         self,
@@ -71,25 +73,20 @@ class Rehearsal:
             self._sort(fine, groups[:half], units, bad)
             self._sort(fine, groups[half:], units, bad)
 
-    def _ties(
-        self, fine: list[Site], bad: list[tuple[Group, Failure]], units: Mapping[str, list[int]]
-    ) -> list[Tie]:
-        """Groups of one size that fail alone and pass when they lose the same channels."""
-        ties: list[Tie] = []
-        left = [group for group, _ in bad]
-        while left:
-            first = left.pop(0)
-            for second in left:
+    def _partners(
+        self, fine: list[Site], groups: list[Group], units: Mapping[str, list[int]]
+    ) -> Iterator[tuple[Group, Group]]:
+        """Pairs of groups that can be cut if both lose the same channels."""
+        while groups:
+            first = groups.pop(0)
+            for second in groups:
                 if [s.size for s in first] != [s.size for s in second]:
                     continue
-                pairs = zip(first, second, strict=True)
-                same = {**units, **{b.name: units[a.name] for a, b in pairs}}
-                if self._attempt([*fine, *first, *second], same) is None:
-                    ties.append((first, second))
-                    fine += [*first, *second]
-                    left.remove(second)
+                same = {b.name: units[a.name] for a, b in zip(first, second, strict=True)}
+                if self._attempt([*fine, *first, *second], {**units, **same}) is None:
+                    groups.remove(second)
+                    yield first, second
                     break
-        return ties
 
     def _attempt(self, sites: list[Site], units: Mapping[str, list[int]]) -> Failure | None:
         """Cut these sites by values and compare; None when nothing speaks against it."""
@@ -99,18 +96,15 @@ class Rehearsal:
         try:
             expected = Proof(trial.model, trial.flow, self.example, gone, ids)
             with unchanged(trial.model):
-                narrow(trial.model, sites, units, full)
+                narrow(trial.model, sites, units, full, trial.kept(gone))
                 expected.error(trial.model)
         except NothingToCompare:
             return None
         except ObcError as error:
             return Failure(trial.met(gone.nonzero().reshape(-1)), str(error))
         except Exception as error:
-            return Failure.of(error, trial.model, trial.flow.steps[-1].place)
+            return trial.failure(error, trial.flow.steps[-1].place)
         return None
-
-
-Tie = tuple[Group, Group]
 
 
 def _shares(sites: list[Site]) -> dict[str, list[int]]:

@@ -17,10 +17,11 @@ from obc.running.forward import forward, outputs
 from obc.running.modules import named_tensors
 from obc.running.snapshot import Snapshot
 from obc.tracing.flow import NOWHERE, Flow, tensors_in
-from obc.tracing.ledger import Reason
+from obc.tracing.ledger import Pairs, Reason
+from obc.tracing.rehearsal import Rehearsal
 from obc.tracing.rules.registry import find
 from obc.tracing.sites import Sites, build, place_of
-from obc.tracing.solve import Classes, base_classes, solve
+from obc.tracing.solve import Classes, base_classes, components, solve
 from obc.tracing.trial import Trial
 
 
@@ -58,9 +59,15 @@ class Tracing:
     classes: Classes
 
     def __init__(
-        self, model: nn.Module, example: Any, ignore: Sequence[str] = (), heads: bool = True
+        self,
+        model: nn.Module,
+        example: Any,
+        ignore: Sequence[str] = (),
+        heads: bool = True,
+        rehearse: bool = True,
     ) -> None:
-        self.model, self.example = model, example
+        """`rehearse=False` is for those who prove a cut of their own."""
+        self.model, self.example, self._rehearse = model, example, rehearse
         # So many small objects come and go that Python would search for cycles again and again.
         collecting = gc.isenabled()
         gc.disable()
@@ -91,6 +98,7 @@ class Tracing:
         if not heads:
             asked += [(i, _reason("heads=False")) for i in ledger.roles["head"]]
         trial = Trial(model, before, self.flow, base, self.run, shapes)
+        rehearsal = Rehearsal(trial, self.example) if self._rehearse else None
         names, steady = None, False
         while True:
             self.classes = solve(ledger, base, stay)
@@ -102,11 +110,15 @@ class Tracing:
                     if again:
                         raise ObcError(_UNSTEADY)
                     return self._trace(before, ignore, heads, again=True)
+            ties: list[Pairs] = []
+            if not bad and rehearsal is not None and names is None:
+                bad, ties = rehearsal.failures(list(self.sites))
+                base = components(base, ties)
             for group, failure in bad:
                 stay += trial.give_up(group, failure)
-            if not bad and not asked:
+            if not bad and not ties and not asked:
                 return
-            if not bad:
+            if not bad and not ties:
                 # Once more with what the user wants to stay. Sites keep the names that they have
                 # without, since a plan is applied by them, and `apply` knows of no such wish.
                 names = {place_of(site): site.name for site in self.sites}

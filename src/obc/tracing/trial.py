@@ -9,7 +9,7 @@ is given up, and the reason kept.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,14 +17,14 @@ import torch
 from torch import Tensor, nn
 
 from obc.errors import ObcError
-from obc.running.difference import difference
+from obc.running.difference import NothingToCompare, difference
 from obc.running.forward import outputs
 from obc.running.snapshot import Snapshot
 from obc.tracing.attributes import candidates
 from obc.tracing.flow import Flow, ModuleCall, any_between, labelled_dims, user_line
 from obc.tracing.ledger import Place, Reason
 from obc.tracing.masked import Masked
-from obc.tracing.narrow import narrow, take
+from obc.tracing.narrow import Units, narrow, take
 from obc.tracing.repeats import attribute_kinds, pass_by, repeats
 from obc.tracing.sites import Site, Sites
 from obc.tracing.solve import Classes, base_classes
@@ -64,22 +64,13 @@ class Trial:
     def failures(
         self, sites: Sites, classes: Classes
     ) -> tuple[Sites, list[tuple[list[Site], Failure]]]:
-        """The sites with the attributes that follow them, and those that cannot be narrowed.
-
-        Layers repeat, so sites of like modules whose names differ in numbers only are tried
-        together.
-        """
+        """The sites with the attributes that follow them, and those that cannot be narrowed."""
         self.classes = classes
         if self.attempt(list(sites)) is None:
             return sites, []
-        groups: dict[Any, list[Site]] = {}
-        for site in sites:
-            around = site.members[0].layer.rpartition(".")[0]
-            alike = attribute_kinds(self.model.get_submodule(around)) if around else ()
-            groups.setdefault((re.sub(r"\d+", "*", site.name), alike), []).append(site)
         fine: list[Site] = []
         found = []
-        for group in groups.values():
+        for group in alike(self.model, sites):
             failure = self.attempt([*fine, *group])
             if failure is None:
                 fine += group
@@ -119,7 +110,8 @@ class Trial:
     def _attempt(
         self, units: dict[str, list[int]], sites: list[Site], compare: Check, how: How
     ) -> Failure | None:
-        kept = self._kept(sites, units)
+        self.gone = self.gone_ids(sites, units)
+        kept = self.kept(self.gone)
         again = Flow(self.model, self.flow.find)
         passed = self._repeats if compare == self._compare else []
         try:
@@ -129,14 +121,12 @@ class Trial:
             found = outputs(self.run(again))
         except Exception as error:
             self.other_ops = True
-            last = (again.steps or self.flow.steps)[-1].place
-            text = f"fails when narrower: {(str(error).strip() or repr(error)).splitlines()[0]}"
-            return Failure(_where(error, self.model, last), text)
+            return self.failure(error, (again.steps or self.flow.steps)[-1].place)
         finally:
             self.before.restore()
         self.other_ops |= again.ops != self._ops_without(passed)
         if [t.shape for t in found] != self.shapes:
-            place = self._met(self.gone.nonzero().reshape(-1))
+            place = self.met(self.gone.nonzero().reshape(-1))
             return Failure(place, "puts out other shapes when narrower")
         return compare(again, kept, found)
 
@@ -145,14 +135,22 @@ class Trial:
         parts = zip(edges[::2], edges[1::2], strict=True)
         return [op for begin, end in parts for op in self.flow.ops[begin:end]]
 
-    def _kept(self, sites: list[Site], units: dict[str, list[int]]) -> Positions:
-        """Positions that are left, read off the ids: all members of all sites at once."""
+    def failure(self, error: Exception, last: Place) -> Failure:
+        """What an error says; it came through the user's code, or else from the last operator."""
+        text = f"fails when narrower: {(str(error).strip() or repr(error)).splitlines()[0]}"
+        return Failure(_where(error, self.model, last), text)
+
+    def gone_ids(self, sites: list[Site], units: Units) -> Tensor:
+        """A flag for every id: whether it goes when these channels of these sites are kept."""
         gone = torch.zeros(self.flow.ledger.size, dtype=torch.bool)
         for site in sites:
             mask = torch.ones(site.size, dtype=torch.bool)
-            mask[units[site.name]] = False
-            gone[self.classes.of[self._ids(site)[mask]]] = True
-        gone = self.gone = gone[self.classes.of]
+            mask[torch.as_tensor(units[site.name])] = False
+            gone[self.classes.of[self.ids(site)[mask]]] = True
+        return gone[self.classes.of]
+
+    def kept(self, gone: Tensor) -> Positions:
+        """Positions that are left, read off the ids: all members of all sites at once."""
         dims = labelled_dims(self.flow.leaves.values())
         starts, sizes = [start for *_, start in dims], [len(ids) for _, _, ids, _ in dims]
         return {
@@ -163,7 +161,7 @@ class Trial:
             if cut
         }
 
-    def _ids(self, site: Site) -> Tensor:
+    def ids(self, site: Site) -> Tensor:
         """One id of each channel of a site."""
         member = site.members[0]
         ids = self._leaves[member.name].dims[member.dim]
@@ -175,8 +173,10 @@ class Trial:
         masked = Masked(self.model, self.flow, self.gone)
         try:
             difference(outputs(self.run(masked)), found)
+        except NothingToCompare:
+            return None
         except ObcError as error:
-            return Failure(self._met(self.gone.nonzero().reshape(-1)), str(error))
+            return Failure(self.met(self.gone.nonzero().reshape(-1)), str(error))
         finally:
             self.before.restore()
         return None
@@ -200,9 +200,9 @@ class Trial:
         bad = _finer(ours, yours) | _finer(yours, ours)
         if not bad.any():
             return None
-        return Failure(self._met(ids[bad]), "couples other channels when narrower")
+        return Failure(self.met(ids[bad]), "couples other channels when narrower")
 
-    def _met(self, ids: Tensor) -> Place:
+    def met(self, ids: Tensor) -> Place:
         """The first place where one of these ids was met."""
         wanted = torch.zeros(self.flow.ledger.size, dtype=torch.bool)
         wanted[ids] = True
@@ -213,7 +213,7 @@ class Trial:
     def give_up(self, group: list[Site], failure: Failure) -> list[tuple[Tensor, Reason]]:
         """Rule out the option a failure speaks against; where none is left, freeze the sites."""
         classes, choices = self.classes, self.flow.ledger.choices
-        ids = torch.cat([self._ids(site) for site in group])
+        ids = torch.cat([self.ids(site) for site in group])
         mine = torch.zeros_like(classes.why, dtype=torch.bool)
         mine[classes.of[ids]] = True
         live = [
@@ -246,6 +246,16 @@ class Trial:
                 if self.attempt([*fine, *patched]) is None:
                     return patched
         return None
+
+
+def alike(model: nn.Module, sites: Iterable[Site]) -> list[list[Site]]:
+    """Layers repeat: sites of like modules whose names differ in numbers only, as one group."""
+    groups: dict[Any, list[Site]] = {}
+    for site in sites:
+        around = site.members[0].layer.rpartition(".")[0]
+        kinds = attribute_kinds(model.get_submodule(around)) if around else ()
+        groups.setdefault((re.sub(r"\d+", "*", site.name), kinds), []).append(site)
+    return list(groups.values())
 
 
 def _thinned(sites: list[Site]) -> dict[str, list[int]]:
