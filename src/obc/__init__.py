@@ -14,6 +14,9 @@ from obc.files.export import Export, export
 from obc.files.loading import load
 from obc.files.saving import save
 from obc.plans.plan import Plan
+from obc.recalibration.account import Recalibration
+from obc.recalibration.prune import Pruned, prune
+from obc.recalibration.recalibrate import recalibrate
 from obc.reporting.page import report
 from obc.search.planner import plan
 from obc.surgery.verify import verify
@@ -38,6 +41,8 @@ __all__ = [
     "ObcError",
     "Params",
     "Plan",
+    "Pruned",
+    "Recalibration",
     "Recipe",
     "Score",
     "Site",
@@ -54,6 +59,8 @@ __all__ = [
     "merge",
     "parameter_groups",
     "plan",
+    "prune",
+    "recalibrate",
     "report",
     "rule",
     "save",

@@ -1,0 +1,1 @@
+"""What stays takes over from what went, in closed form: the step after a cut, without training."""

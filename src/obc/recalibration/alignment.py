@@ -1,0 +1,55 @@
+"""Which outputs and inputs of an original operator the pruned one has kept."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from obc.recalibration.forms import Form
+from obc.recalibration.origins import Origins
+from obc.recalibration.recording import Reader
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """Where the matrix of a pruned weight, [groups, outputs, inputs], was in the original's.
+
+    `columns` are the channels of the original's output, all groups of them in a row, that the
+    pruned operator puts out; `groups` has an entry and `inputs` a row for each group.
+    """
+
+    columns: Tensor
+    groups: Tensor
+    inputs: Tensor
+
+    def rows(self, form: Form, index: Tensor) -> Tensor:
+        """What the original reads at these positions, of the kept inputs."""
+        u = form.rows(index)[self.groups.to(index.device)]
+        kept = self.inputs.to(index.device).unsqueeze(1)
+        return u.gather(-1, kept.expand(-1, u.shape[1], -1))
+
+
+def align(original: Reader, pruned: Reader, origins: Origins) -> Alignment | None:
+    """Match a pruned operator with the original's; None where they are not of one form."""
+    if type(original.form) is not type(pruned.form):
+        return None
+    numbers = torch.arange(original.weight.parameter.numel())
+    full = original.form.matrix(original.weight.of(numbers))
+    kept = pruned.form.matrix(pruned.weight.of(origins.ids(pruned.key[0]).reshape(-1)))
+    place = torch.full_like(numbers, -1)
+    place[full.reshape(-1)] = torch.arange(full.numel())
+    at = place[kept]
+    if bool((at < 0).any()):
+        return None
+    group, output, input = torch.unravel_index(at, full.shape)
+    regular = (
+        (group == group[:, :1, :1]).all()
+        & (output == output[:, :, :1]).all()
+        & (input == input[:, :1]).all()
+    )
+    if not bool(regular):
+        return None
+    columns = group[:, :, 0] * full.shape[1] + output[:, :, 0]
+    return Alignment(columns.reshape(-1), group[:, 0, 0], input[:, 0])

@@ -1,0 +1,263 @@
+"""The way through the network: both run on the same inputs, and each weight is fitted in turn."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from obc.recalibration.account import Fit, Recalibration
+from obc.recalibration.alignment import Alignment, align
+from obc.recalibration.draft import Draft, Written, commit
+from obc.recalibration.fitting import Fitting, Pair, name_of
+from obc.recalibration.lockstep import Call, Run, Stop, Watch, running
+from obc.recalibration.operators import Key
+from obc.recalibration.origins import Origins
+from obc.recalibration.outcome import Outcome, held_outputs
+from obc.recalibration.recording import Reader, Recording
+from obc.recalibration.rows import Portion, portions
+from obc.running.forward import evaluating
+from obc.running.modules import named_tensors
+from obc.running.processes import Group
+from obc.running.snapshot import unchanged
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A weight that can be fitted, in the order in which they run."""
+
+    reader: Reader
+    alignment: Alignment
+    weight: Tensor
+    bias: Tensor | None
+    number: int
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to fit: `streamed` on inputs of the original, to `residual` sums or not.
+
+    With `measure`, norms take their statistics anew behind a streamed fit.
+    """
+
+    streamed: bool
+    residual: bool
+    measure: bool
+
+
+class Procedure:
+    """One call of `obc.recalibrate`."""
+
+    def __init__(
+        self,
+        pruned: nn.Module,
+        original: nn.Module,
+        batches: Sequence[Any],
+        call: Call,
+        example: Any,
+        seed: int,
+    ) -> None:
+        self._pruned, self._original, self._call, self._seed = pruned, original, call, seed
+        self._origins = Origins(pruned, original, example)
+        self._batches, self._group = batches, Group()
+        self._portions = portions(batches)
+        self._mine = [p for p in self._portions if self._group.mine(p.number)]
+        self._draft = Draft()
+
+    def run(self, source: str, residual: bool | None) -> Recalibration:
+        """Fit all that can be, once with and once without residual sums unless told which."""
+        best: Recalibration | None = None
+        values: Written = []
+        with self._aside():
+            with self._group.together("recalibration"):
+                whole = self._recorded(self._original)
+                part = self._recorded(self._pruned)
+                self._layers, self._alone = self._matched(whole, part)
+                self._shortcuts = {
+                    network: {key: r.shortcut for key, r in record.readers.items() if r.shortcut}
+                    for network, record in (("original", whole), ("pruned", part))
+                }
+                self._naive = {p.number: self._outputs(p) for p in self._mine}
+            for way in self._ways(source, residual):
+                account, written = self._fitted(way)
+                if best is None or account.after < best.after:
+                    best, values = account, written
+        assert best is not None
+        if best.kept:
+            commit(values)
+        return best
+
+    @contextmanager
+    def _aside(self) -> Iterator[None]:
+        """Both models in eval mode; whatever happens, they are afterwards as they were."""
+        parameters = (*self._pruned.parameters(), *self._original.parameters())
+        devices = {p.device for p in parameters if p.device.type not in ("cpu", "meta")}
+        fast = torch.backends.mha.get_fastpath_enabled()
+        with ExitStack() as stack:
+            for model in (self._pruned, self._original):
+                stack.enter_context(unchanged(model))
+                stack.enter_context(evaluating(model))
+            stack.enter_context(torch.random.fork_rng(devices=list(devices)))
+            stack.enter_context(torch.no_grad())
+            stack.callback(torch.backends.mha.set_fastpath_enabled, fast)
+            stack.callback(self._draft.take_back)
+            torch.backends.mha.set_fastpath_enabled(False)
+            yield
+
+    def _recorded(self, model: nn.Module) -> Recording:
+        recording = Recording(model)
+        with recording:
+            self._call(model, self._batches[0])
+        recording.finish()
+        return recording
+
+    def _outputs(self, portion: Portion) -> list[Tensor]:
+        """The held-out outputs of the pruned model as it is."""
+        return held_outputs(self._call(self._pruned, self._batches[portion.number]), portion)
+
+    def _matched(self, whole: Recording, part: Recording) -> tuple[list[Layer], list[Fit]]:
+        """The weights that can be fitted, and those that are left alone."""
+        tensors = named_tensors(self._pruned)
+        layers: list[Layer] = []
+        alone: list[Fit] = []
+        shared = whole.shared | part.shared
+        biases = Counter(r.bias.name for r in part.readers.values() if r.bias is not None)
+        means = Counter(id(r.norm.mean) for r in part.readers.values() if r.norm is not None)
+        for key, reader in part.readers.items():
+            note = shared.get(key, "")
+            alignment = None
+            if not note and key in whole.readers:
+                alignment = align(whole.readers[key], reader, self._origins)
+            if alignment is None:
+                note = note or "the original does not use it in the same way"
+                alone.append(Fit(name_of(reader), reader.form.inputs, note=note))
+                continue
+            bias = reader.bias
+            if bias is not None and (biases[bias.name] > 1 or bias.name in part.others):
+                reader, bias = replace(reader, norm=None), None
+            if reader.norm is not None and (bias is not None or means[id(reader.norm.mean)] > 1):
+                reader = replace(reader, norm=reader.norm if bias is not None else None)
+            routed = reader.routed or whole.readers[key].routed
+            layers.append(
+                Layer(
+                    replace(reader, routed=routed),
+                    alignment,
+                    tensors[key[0]],
+                    tensors[bias.name] if bias is not None else None,
+                    len(layers),
+                )
+            )
+        used = {key[0] for key in part.readers}
+        for name, parameter in self._pruned.named_parameters():
+            if parameter.ndim > 1 and name not in used:
+                alone.append(Fit(name, note="no operator reads it as the weight of a linear map"))
+        return layers, alone
+
+    def _ways(self, source: str, residual: bool | None) -> list[Way]:
+        """What to try; held-out outputs decide between several."""
+        if source == "original":
+            norms = any(layer.reader.statistics for layer in self._layers)
+            return [Way(True, False, measure) for measure in ((True, False) if norms else (False,))]
+        sums = set(self._shortcuts["original"]) & set(self._shortcuts["pruned"])
+        wishes = (True, False) if residual is None else (residual,)
+        return [Way(False, wish, False) for wish in (wishes if sums else (False,))]
+
+    def _fitted(self, way: Way) -> tuple[Recalibration, Written]:
+        """One way through, and the values that it led to; the model is then as it was."""
+        layers = self._layers
+        fits: list[Fit] = []
+        if way.streamed:
+            fits = self._streamed([y for y in layers if y.reader.statistics is None])
+            layers = [y for y in layers if y.reader.statistics is not None and way.measure]
+        more, before, after = self._front_to_back(layers, way)
+        fits += more + self._alone
+        kept = after < before and any(fit.kept for fit in fits)
+        total = self._portions[0].total
+        account = Recalibration(tuple(fits), before, after, way.residual, kept, total)
+        return account, self._draft.take_back()
+
+    def _front_to_back(self, layers: Sequence[Layer], way: Way) -> tuple[list[Fit], float, float]:
+        """Fit these weights in order, each on what the ones before it now lead to."""
+        keys = {layer.reader.key: layer.number for layer in layers}
+        wholes = [self._started(self._original, p, keys, "original") for p in self._mine]
+        parts = [self._started(self._pruned, p, keys, "pruned") for p in self._mine]
+        fits, before, after = [], Outcome(), Outcome()
+        with running([*wholes, *parts]):
+            for layer in layers:
+                with self._group.together("recalibration"):
+                    fitting = self._fitting(layer)
+                    for portion, whole, part in zip(self._mine, wholes, parts, strict=True):
+                        stops = self._at(layer, whole, keys), self._at(layer, part, keys)
+                        if stops[0] is not None:
+                            pair = Pair(portion, stops[0], stops[1])
+                            fitting.gather(pair, self._seed + layer.number, way.residual)
+                stops_now = [run.stop for run in parts]
+                fits.append(self._solved(layer, fitting, stops_now, way.measure))
+            with self._group.together("recalibration"):
+                for portion, whole, part in zip(self._mine, wholes, parts, strict=True):
+                    original = held_outputs(whole.finish(), portion)
+                    before.add(self._naive[portion.number], original)
+                    after.add(held_outputs(part.finish(), portion), original)
+        return fits, before.error(self._group), after.error(self._group)
+
+    def _streamed(self, layers: Sequence[Layer]) -> list[Fit]:
+        """Fit these weights on what the original network reads, batch after batch."""
+        fittings = {layer.reader.key: self._fitting(layer) for layer in layers}
+        keys = {layer.reader.key: layer.number for layer in layers}
+        with self._group.together("recalibration"):
+            for portion in self._mine:
+                run = self._started(self._original, portion, keys, "original")
+                with running([run]):
+                    run.advance()
+                    while run.stop is not None:
+                        pair, key = Pair(portion, run.stop, None), run.stop.key
+                        fittings[key].gather(pair, self._seed + keys[key], residual=False)
+                        run.advance()
+        return [self._solved(layer, fittings[layer.reader.key]) for layer in layers]
+
+    def _fitting(self, layer: Layer) -> Fitting:
+        return Fitting(layer.reader, layer.alignment, layer.weight, layer.bias)
+
+    def _solved(
+        self,
+        layer: Layer,
+        fitting: Fitting,
+        stops: Sequence[Stop | None] = (),
+        measure: bool = False,
+    ) -> Fit:
+        change, fit = fitting.solve(self._group, measure)
+        if change is not None:
+            fitting.write(change, layer.weight, layer.bias, self._draft.write)
+            for stop in stops:
+                if stop is not None and stop.key == layer.reader.key:
+                    _renew(stop, layer)
+        return fit
+
+    def _started(
+        self, model: nn.Module, portion: Portion, keys: dict[Key, int], network: str
+    ) -> Run:
+        watch = Watch(model, keys, self._shortcuts[network], network == "original")
+        return Run(model, self._batches[portion.number], self._call, watch)
+
+    @staticmethod
+    def _at(layer: Layer, run: Run, keys: dict[Key, int]) -> Stop | None:
+        """The run at this layer, if it gets there."""
+        if not run.begun:
+            run.advance()
+        while run.stop is not None and keys[run.stop.key] < layer.number:
+            run.advance()
+        return run.stop if run.stop is not None and run.stop.key == layer.reader.key else None
+
+
+def _renew(stop: Stop, layer: Layer) -> None:
+    """A run that computes with a copy in another type has made it already."""
+    for operand, tensor in ((stop.use.weight, layer.weight), (stop.use.bias, layer.bias)):
+        if operand is not None and tensor is not None:
+            real, *copies = operand.inside(tensor)
+            for view in copies:
+                view.copy_(real)

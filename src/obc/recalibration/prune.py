@@ -1,0 +1,105 @@
+"""`obc.prune`: plan, cut and recalibrate a copy of a model in one call."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Iterator
+from typing import Any, Literal, NamedTuple, overload
+
+from torch import nn
+
+from obc.costs.targets import Target
+from obc.criteria.score import Loss
+from obc.errors import ObcError
+from obc.plans.plan import Plan
+from obc.recalibration.account import Recalibration
+from obc.recalibration.lockstep import Call
+from obc.recalibration.recalibrate import recalibrate
+from obc.search.planner import plan as make_plan
+from obc.surgery.slicing import apply
+
+
+class Pruned(NamedTuple):
+    """A pruned model, the plan by which it was cut, and the account of its recalibration."""
+
+    model: nn.Module
+    plan: Plan
+    recalibration: Recalibration | None
+
+
+@overload
+def prune(
+    model: nn.Module,
+    example: Any,
+    batches: Iterable[Any],
+    loss: Loss | None = ...,
+    *,
+    target: str | Target,
+    samples: int = ...,
+    call: Call | None = ...,
+    details: Literal[False] = ...,
+    **settings: Any,
+) -> nn.Module: ...
+@overload
+def prune(
+    model: nn.Module,
+    example: Any,
+    batches: Iterable[Any],
+    loss: Loss | None = ...,
+    *,
+    target: str | Target,
+    samples: int = ...,
+    call: Call | None = ...,
+    details: Literal[True],
+    **settings: Any,
+) -> Pruned: ...
+def prune(
+    model: nn.Module,
+    example: Any,
+    batches: Iterable[Any],
+    loss: Loss | None = None,
+    *,
+    target: str | Target,
+    samples: int = 512,
+    call: Call | None = None,
+    details: bool = False,
+    **settings: Any,
+) -> nn.Module | Pruned:
+    """A copy of the model that meets the target, recalibrated; the model itself stays as it is.
+
+    The channels are chosen by `obc.plan`, with the Jacobian criterion of each group as one block,
+    ranked by score ÷ cost, unless `settings` say otherwise; what stays is then fitted to what the
+    original computes, by `obc.recalibrate`. The copy remembers its plan: `obc.save` keeps it.
+
+    Args:
+        model: Any traced model.
+        example: A tensor, a tuple of arguments or a dict of keyword arguments to trace it with.
+        batches: Calibration data: a list or a loader, read more than once.
+        loss: `loss(model, batch)`, a scalar; criteria of weights alone need none.
+        target: What the copy may cost, as for `obc.plan`: "macs=2x", "params=50%", …
+        samples: How many samples recalibration uses; 0 leaves the cut as it is.
+        call: How recalibration calls the model with a batch, as for `obc.recalibrate`.
+        details: Return (model, plan, recalibration) instead of the model alone.
+        settings: For `obc.plan`: `criterion`, `rank`, `step`, `rows`, `ignore`, …
+
+    >>> import torch
+    >>> net = nn.Sequential(nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 4))
+    >>> batches = [torch.randn(16, 8) for _ in range(8)]
+    >>> small = prune(
+    ...     net, torch.zeros(1, 8), batches, lambda m, x: m(x).square().mean(), target="macs=2x"
+    ... )
+    >>> small[2]
+    Linear(in_features=32, out_features=4, bias=True)
+    """
+    if isinstance(batches, Iterator):
+        raise ObcError("batches are read more than once; pass a list or a loader, not an iterator")
+    if not isinstance(target, (str, Target)):
+        raise ObcError("obc.prune makes one model; for several targets use obc.plan and obc.apply")
+    if settings.setdefault("criterion", "jacobian") == "jacobian":
+        settings = {"block": "group", "rank": "score/cost", **settings}
+    plan = make_plan(model, example, batches, loss, target=target, **settings)
+    small = apply(copy.deepcopy(model), plan, example=example)
+    account = None
+    if samples:
+        account = recalibrate(small, model, batches, call=call, samples=samples, example=example)
+    return Pruned(small, plan, account) if details else small

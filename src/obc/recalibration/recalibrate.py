@@ -1,0 +1,90 @@
+"""`obc.recalibrate`: what stays takes over from what went, layer by layer, in closed form."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
+
+from torch import nn
+
+from obc.errors import ObcError
+from obc.recalibration.account import Recalibration
+from obc.recalibration.lockstep import Call
+from obc.recalibration.procedure import Procedure
+from obc.recalibration.rows import samples_in
+
+
+def recalibrate(
+    pruned: nn.Module,
+    original: nn.Module,
+    batches: Iterable[Any],
+    *,
+    call: Call | None = None,
+    samples: int = 512,
+    source: Literal["pruned", "original"] = "pruned",
+    residual: bool | None = None,
+    example: Any = None,
+    seed: int = 0,
+) -> Recalibration:
+    """Fit the weights of a pruned model, in place, to what the original's layers put out.
+
+    Both networks run side by side on the same inputs, front to back. At each weight, with u what
+    the pruned network, fitted up to here, reads (patches for a convolution) and t what the
+    original layer put out in the kept channels, the weight moves from W₀ to
+
+        W' = W₀ + Cov(t − W₀u, u) (Cov(u) + ρ tr(Cov u)/q · I)⁻¹,   b' = mean(t) − W' mean(u),
+
+    a ridge regression towards the weights as they are, solved in float64. The intercept goes into
+    the bias, or off the running mean of the batch norm behind. One sample in eight is held out:
+    it chooses ρ, and whether a fit is kept at all, layer by layer and for the whole network.
+    Labels are not needed. If anything fails, the model is as it was.
+
+    Args:
+        pruned: What `obc.apply` or `obc.load` returned; it remembers its plan.
+        original: The model it was cut from, as it was.
+        batches: Inputs, as many as `samples` asks for. Every process sees all of them.
+        call: `call(model, batch)` runs the model on a batch; by default the first element of a
+            tuple or list is its input, and a mapping is its keyword arguments.
+        samples: How many samples to use, in whole batches.
+        source: "original" takes u from the original network instead, one batch after the other.
+        residual: Whether the last layer of a residual branch is to make up for what the shortcut
+            lost, too; by default, held-out inputs decide between both.
+        example: Traces the original, in place of the one that the plan keeps.
+        seed: Chooses the positions at which layers are compared.
+
+    >>> import copy, torch, obc
+    >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    >>> with torch.no_grad():
+    ...     _ = net[0].weight[5:].copy_(net[0].weight[:3])  # three neurons stand in for others
+    ...     _ = net[0].bias[5:].copy_(net[0].bias[:3])
+    >>> plan = obc.Plan.from_kept(obc.trace(net, torch.zeros(1, 4)), {"0": range(5)})
+    >>> small = obc.apply(copy.deepcopy(net), plan)
+    >>> account = recalibrate(small, net, torch.randn(8, 64, 4))
+    >>> account.before > 0.01, account.after < 1e-6
+    (True, True)
+    """
+    if source not in ("pruned", "original"):
+        raise ObcError(f"source is 'pruned' or 'original', not {source!r}")
+    chosen = _enough(batches, samples)
+    procedure = Procedure(pruned, original, chosen, call or call_with, example, seed)
+    return procedure.run(source, residual)
+
+
+def call_with(model: nn.Module, batch: Any) -> Any:
+    """A model on a batch: a mapping as keyword arguments, else the first of several things."""
+    if isinstance(batch, Mapping):
+        return model(**batch)
+    return model(batch[0] if isinstance(batch, (tuple, list)) else batch)
+
+
+def _enough(batches: Iterable[Any], samples: int) -> list[Any]:
+    """The first batches, until there are enough samples."""
+    chosen, count = [], 0
+    for batch in batches:
+        chosen.append(batch)
+        count += samples_in(batch)
+        if count >= samples:
+            break
+    if not chosen:
+        raise ObcError("there are no batches to recalibrate with")
+    return chosen

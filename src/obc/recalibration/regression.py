@@ -1,0 +1,139 @@
+"""Ridge regression towards the weights as they are, from sums over rows; held-out rows decide.
+
+For rows u with residuals r = t − (W₀u + b₀), the change of the weight and of the bias is
+
+    Δ = Cov(r, u) (Cov(u) + ρ tr(Cov u)/q · I)⁻¹,    c = mean(r) − Δ mean(u),
+
+q the width of u; without a bias to put c into, moments about zero stand for the covariances. The
+same sums over rows that the regression has not seen give the error of any (Δ, c) there:
+
+    Σ |r − Δu − c|² = Σ|r|² − 2⟨Δ, Σruᵀ⟩ + ⟨Δ Σuuᵀ, Δ⟩ − 2⟨c, Σr⟩ + 2⟨c, Δ Σu⟩ + n|c|².
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from obc.running.processes import Group
+
+RIDGES = (1e-6, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
+
+
+@dataclass
+class Moments:
+    """Sums over rows, in float64: count, Σu, Σr, Σuuᵀ, Σruᵀ, Σr², and Σt, Σt² of the targets.
+
+    By group: u is [groups, rows, inputs], r and t are [groups, rows, outputs].
+    """
+
+    count: Tensor
+    u: Tensor
+    r: Tensor
+    uu: Tensor
+    ru: Tensor
+    rr: Tensor
+    t: Tensor
+    tt: Tensor
+
+    @classmethod
+    def zero(cls, groups: int, outputs: int, inputs: int, device: torch.device) -> Moments:
+        """Of no rows."""
+        shapes = [
+            *((), (groups, inputs), (groups, outputs), (groups, inputs, inputs)),
+            *((groups, outputs, inputs), (groups, outputs), (groups, outputs), (groups, outputs)),
+        ]
+        return cls(*(torch.zeros(s, dtype=torch.float64, device=device) for s in shapes))
+
+    def add(self, u: Tensor, r: Tensor, t: Tensor) -> None:
+        """Take rows in."""
+        self.count += u.shape[1]
+        self.u += u.sum(1)
+        self.r += r.sum(1)
+        self.uu.baddbmm_(u.mT, u)
+        self.ru.baddbmm_(r.mT, u)
+        self.rr += r.square().sum(1)
+        self.t += t.sum(1)
+        self.tt += t.square().sum(1)
+
+    def over(self, group: Group) -> Moments:
+        """The sums over all processes."""
+        return Moments(*(group.summed(value) for value in vars(self).values()))
+
+    @property
+    def spread(self) -> Tensor:
+        """Σ|t − mean(t)|² by output: what an error is measured against."""
+        return self.tt - self.t.square() / self.count.clamp(min=1)
+
+    def error(self, change: Change) -> Tensor:
+        """Σ|r − Δu − c|² by output, [groups, outputs]."""
+        delta, c = change.weight, change.bias
+        both = (delta @ self.uu - 2 * self.ru).mul(delta).sum(-1)
+        shift = (delta @ self.u.unsqueeze(-1)).squeeze(-1) - self.r
+        return self.rr + both + c * (2 * shift + self.count * c)
+
+
+@dataclass(frozen=True)
+class Change:
+    """What is added to a weight [groups, outputs, inputs] and to a bias [groups, outputs]."""
+
+    weight: Tensor
+    bias: Tensor
+
+    @classmethod
+    def none(cls, moments: Moments) -> Change:
+        """Everything as it is."""
+        return cls(torch.zeros_like(moments.ru), torch.zeros_like(moments.r))
+
+
+def solve(moments: Moments, ridge: float, intercept: bool) -> Change | None:
+    """The regression; None where rows do not determine it.
+
+    >>> u, noise = torch.randn(1, 9, 2).double(), torch.zeros(1, 9, 1).double()
+    >>> m = Moments.zero(1, 1, 2, torch.device("cpu"))
+    >>> m.add(u, u @ torch.tensor([[[3.0], [4.0]]]).double() + 5, noise)
+    >>> change = solve(m, 1e-9, True)
+    >>> [round(x, 3) for x in (*change.weight.flatten().tolist(), change.bias.item())]
+    [3.0, 4.0, 5.0]
+    """
+    n, width = moments.count.clamp(min=1), moments.u.shape[-1]
+    square, cross = moments.uu / n, moments.ru / n
+    mean_u, mean_r = moments.u / n, moments.r / n
+    if intercept:
+        square = square - mean_u.unsqueeze(-1) * mean_u.unsqueeze(-2)
+        cross = cross - mean_r.unsqueeze(-1) * mean_u.unsqueeze(-2)
+    size = square.diagonal(dim1=-2, dim2=-1).sum(-1) / width
+    # A group that never reads anything but zeros keeps its weights.
+    ridges = torch.where(size > 0, ridge * size, 1.0)
+    square = square.clone()
+    square.diagonal(dim1=-2, dim2=-1).add_(ridges.unsqueeze(-1))
+    factor, failed = torch.linalg.cholesky_ex(square)
+    if bool(failed.any()):
+        return None
+    delta = torch.cholesky_solve(cross.mT, factor).mT
+    bias = mean_r - (delta @ mean_u.unsqueeze(-1)).squeeze(-1)
+    return Change(delta, bias if intercept else torch.zeros_like(bias))
+
+
+def choose(
+    fit: Moments, held: Moments, intercept: bool, scale: Tensor, ridges: Sequence[float] = RIDGES
+) -> tuple[Change | None, float | None, float]:
+    """The change with the lowest held-out error, its ridge, and that error.
+
+    `scale` weighs outputs, as the norm behind them does. None when no change beats none at all.
+    """
+    weights = scale.square()
+    best: tuple[Change | None, float | None, float] = (
+        None, None, float((held.rr * weights).sum()),
+    )  # fmt: skip
+    for ridge in ridges:
+        change = solve(fit, ridge, intercept)
+        if change is None:
+            continue
+        error = float((held.error(change) * weights).sum())
+        if error < best[2]:
+            best = (change, ridge, error)
+    return best
