@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
+from collections.abc import Iterable
 from typing import Any, Literal
 
 import torch
@@ -10,8 +12,11 @@ from torch import nn
 
 from obc.equivalent.attach import attach, is_equivalent
 from obc.equivalent.layout import Layout, lay_out
+from obc.equivalent.start import start_from
 from obc.errors import ObcError
 from obc.plans.plan import Plan
+from obc.recalibration.origins import Origins
+from obc.recalibration.recalibrate import recalibrate
 from obc.running.difference import difference
 from obc.running.forward import forward, outputs
 from obc.running.snapshot import Snapshot, unchanged
@@ -25,7 +30,8 @@ def apply(
     optimizer: torch.optim.Optimizer | None = None,
     example: Any = None,
     equivalent: bool = False,
-    init: Literal["identity"] = "identity",
+    init: Literal["identity", "recalibrated"] = "identity",
+    batches: Iterable[Any] = (),
 ) -> nn.Module:
     """Remove what the plan removes, in place, and return the model.
 
@@ -38,7 +44,9 @@ def apply(
         optimizer: its momentum and Adam buffers are sliced along.
         example: an input to run the model on, in place of the plan's.
         equivalent: keep every connection in C and D while the model is tuned.
-        init: what C and D start as: the kept rows of the identity.
+        init: C and D start as the kept rows of the identity; with "recalibrated", the full
+            weights are changed at what is kept, so that Ŵ starts where `obc.recalibrate` ends.
+        batches: what to recalibrate with, as for `obc.recalibrate`.
 
     >>> from obc import trace
     >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
@@ -53,6 +61,7 @@ def apply(
     first the same as the cut ones; `obc.merge` folds them when tuning is done.
     """
     _check(model, equivalent, init, optimizer)
+    fitted = _recalibrated(model, plan, example, batches) if init == "recalibrated" else None
     if not equivalent:
         return slicing.apply(model, plan, optimizer=optimizer, example=example)
     before = Snapshot(model)
@@ -65,6 +74,8 @@ def apply(
         attach(model, layout, whole.parameters)
         with unchanged(model):
             difference(reference, outputs(forward(model, done.example)))
+        if fitted is not None:
+            start_from(model, *fitted, done.example)
         _tell(layout)
     except Exception as error:
         before.restore()
@@ -75,13 +86,24 @@ def apply(
 def _check(model: nn.Module, equivalent: bool, init: str, optimizer: Any) -> None:
     if is_equivalent(model):
         raise ObcError("the model holds factors of an equivalent pruning; obc.merge(model) first")
-    if init != "identity":
-        raise ObcError(f"no init named '{init}'; there is identity")
+    if init not in ("identity", "recalibrated"):
+        raise ObcError(f"no init named '{init}'; there are identity and recalibrated")
+    if init == "recalibrated" and not equivalent:
+        raise ObcError("init is for equivalent=True; after a plain cut, call obc.recalibrate")
     if equivalent and optimizer is not None:
         raise ObcError(
             "equivalent pruning makes new parameters, C and D; leave optimizer out here and make "
             "it afterwards, from obc.parameter_groups(model, ...)"
         )
+
+
+def _recalibrated(
+    model: nn.Module, plan: Plan, example: Any, batches: Iterable[Any]
+) -> tuple[nn.Module, Origins]:
+    """The model cut naively and recalibrated, and where its elements were."""
+    cut = slicing.apply(copy.deepcopy(model), plan, example=example)
+    recalibrate(cut, model, batches, example=example)
+    return cut, Origins(cut, model, example)
 
 
 class Whole:
