@@ -28,7 +28,7 @@ def once(seed: int, target: str, epochs: int, folder: Path) -> list[float]:
     channels, *_ = data.shape
     model = resolve(recipe.model, num_classes=len(data.classes), in_channels=channels)
     first = recipe.changed(lr=0.1, prune=None)
-    found = [obc.finetune(model, data.train, data.test, first, out=folder / "trained").score]
+    found = [obc.finetune(model, data.train, data.test, first, out=folder / "trained").last]
     model.eval()
     batches = list(data.train.train(recipe.prune.batch_size, seed=seed))
     plan = obc.plan(
@@ -47,7 +47,7 @@ def once(seed: int, target: str, epochs: int, folder: Path) -> list[float]:
         if not equivalent:
             found.append(obc.evaluate(pruned, data.test))
         own = recipe.changed(epochs=epochs)
-        found.append(obc.finetune(pruned, data.train, data.test, own, out=folder / name).score)
+        found.append(obc.finetune(pruned, data.train, data.test, own, out=folder / name).last)
     return [score.top1 for score in found if score is not None]
 
 

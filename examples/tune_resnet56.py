@@ -78,7 +78,7 @@ def main() -> None:
     print(json.dumps({"arguments": vars(given), "results": rows}, indent=1))
 
 
-def vars_of(score: obc.Score, model: nn.Module, example: Tensor) -> dict[str, float]:
+def vars_of(score: obc.Evaluation, model: nn.Module, example: Tensor) -> dict[str, float]:
     cost = obc.cost(model, example)
     return {"top1": round(score.top1, 2), "loss": round(score.loss, 4), "macs": cost.macs}
 

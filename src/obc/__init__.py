@@ -20,11 +20,12 @@ from obc.recalibration.recalibrate import recalibrate
 from obc.reporting.page import report
 from obc.search.planner import plan
 from obc.surgery.verify import verify
+from obc.tasks.evaluate import evaluate
+from obc.tasks.evaluation import Evaluation
 from obc.tracing.layers import handler
 from obc.tracing.rules.registry import rule
 from obc.tracing.sites import Frozen, Member, Site, Sites
 from obc.tracing.tracer import trace
-from obc.tuning.evaluate import Score, evaluate
 from obc.tuning.recipe import Recipe
 from obc.tuning.trainer import finetune
 
@@ -32,6 +33,7 @@ __all__ = [
     "Channels",
     "Cost",
     "Criterion",
+    "Evaluation",
     "Export",
     "Frozen",
     "Latency",
@@ -44,7 +46,6 @@ __all__ = [
     "Pruned",
     "Recalibration",
     "Recipe",
-    "Score",
     "Site",
     "Sites",
     "apply",

@@ -9,23 +9,23 @@ import pytest
 import torch
 
 import obc
-from obc.cli.inputs import data_of, model_of
+from obc.cli.inputs import model_of
 from obc.cli.measure import measured
 from obc.equivalent.attach import is_equivalent
 from tests.cli.running import done, run
 
 
 def test_prune_meets_its_target_and_saves_what_it_says(dense: Path, half: Path) -> None:
-    data = data_of("digits")
-    example = next(data.test.test(1)).images
+    task = obc.tasks.resolve("digits")
+    example = task.example()
     model = model_of(str(half))
     assert is_equivalent(model)  # for `obc tune`
     whole = obc.cost(model_of(str(dense)), example)
-    found = measured("half", model, data.test, example)
+    found = measured("half", model, task, example)
     assert 0.5 >= found.macs / whole.macs > 0.49
     record = json.loads((half / "record.json").read_text())
     assert record["latency"][1]["macs"] == found.macs
-    assert record["latency"][1]["accuracy"] == pytest.approx(found.score.top1)
+    assert record["latency"][1]["quality"] == pytest.approx(found.evaluation.top1)
     assert "report.html" in {f.name for f in half.iterdir()}
 
 
@@ -107,7 +107,7 @@ def test_every_command_has_an_example_in_its_help() -> None:
     listed = run("--help").stdout
     for name in (
         *("demo", "show", "prune", "tune", "run", "compare", "eval", "export", "report"),
-        *("data", "bench", "doctor"),
+        *("data", "doctor"),
     ):
         assert name in listed
         text = run(name, "--help").stdout

@@ -46,8 +46,8 @@ def test_means_and_deviations_are_those_of_the_cells(folder: Path) -> None:
     for name in ("random", "jacobian"):
         own = [r for r in rows(folder) if r["variant"] == name and r["target"] == "macs=50%"]
         point = by_name[name]["points"][2]
-        for what in ("accuracy", "loss"):
-            values = [float(r[what]) for r in own]
+        for what, column in (("quality", "top1"), ("loss", "loss")):
+            values = [float(r[column]) for r in own]
             assert point[what] == pytest.approx(statistics.mean(values), rel=1e-4)
             assert point[f"{what}_std"] == pytest.approx(statistics.stdev(values), abs=1e-3)
 

@@ -31,7 +31,7 @@ def failed(*arguments: object) -> str:
         ("show {tmp}", "holds no model that obc saved"),
         ("show resnet20 --input 3by3", "a shape looks like 1x3x224x224"),
         ("show resnet20 --input 1x5x8x8", "the model does not take this input"),
-        ("eval resnet20,in_channels=3 --data digits", "does not take the images of digits"),
+        ("eval resnet20,in_channels=3 --data digits", "does not take the inputs of digits"),
         ("eval resnet20 --data digit", "did you mean 'digits'?"),
         ("eval resnet20 --data cifar10", "--data cifar10:FOLDER"),
         ("eval resnet20 --data cifar10:/nowhere/at/all", "no folder /nowhere/at/all"),
@@ -133,7 +133,7 @@ def test_an_error_nobody_foresaw_is_one_line_too(monkeypatch: pytest.MonkeyPatch
     def broken(*args: object, **kwargs: object) -> None:
         raise ZeroDivisionError("division by zero")
 
-    monkeypatch.setattr("obc.cli.look.trace", broken)
+    monkeypatch.setattr("obc.cli.show.trace", broken)
     said = failed("show", "resnet20")
     assert "ZeroDivisionError: division by zero; --debug shows where" in said
 

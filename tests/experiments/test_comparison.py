@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 import obc
 from obc.experiments.comparison import (
@@ -21,6 +21,7 @@ from obc.experiments.comparison import (
     criteria,
     curve,
 )
+from obc.tasks import Classification
 
 
 def net() -> nn.Module:
@@ -41,19 +42,12 @@ def net() -> nn.Module:
     ).eval()
 
 
-def loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
-    return nn.functional.cross_entropy(model(batch[0]), batch[1])
-
-
 def experiment(folder: Path, **settings: Any) -> Comparison:
     torch.manual_seed(1)
     batches = [(torch.randn(8, 1, 6, 6), torch.randint(0, 4, (8,))) for _ in range(4)]
     return Comparison(
         folder=folder,
-        example=torch.randn(1, 1, 6, 6),
-        batches=batches,
-        loss=loss,
-        test=batches,
+        task=Classification(batches, batches),
         targets=["macs=70%", "macs=50%"],
         settings={"criterion": "jacobian", "rows": 2, "step": 0.1, **settings},
     )
@@ -64,11 +58,10 @@ def test_a_cell_is_what_the_verbs_give(variant: Variant, tmp_path: Path) -> None
     """Each criterion by hand: plan, apply, evaluate."""
     model, job = net(), experiment(tmp_path)
     cell = job.cell(model, variant, seed=3)
+    example = job.task.example()
     plans = obc.plan(
         model,
-        job.example,
-        job.batches,
-        loss,
+        task=job.task,
         target=list(job.targets),
         criterion=variant.name,
         rows=2,
@@ -77,10 +70,10 @@ def test_a_cell_is_what_the_verbs_give(variant: Variant, tmp_path: Path) -> None
     )
     for plan, point in zip(plans, cell.points, strict=True):
         pruned = obc.apply(net(), plan)
-        found = obc.cost(pruned, job.example)
-        assert point.macs == pytest.approx(1 - found.macs / obc.cost(model, job.example).macs)
-        assert point.loss == obc.evaluate(pruned, job.test).loss
-    assert cell.before.loss == obc.evaluate(model, job.test).loss
+        found = obc.cost(pruned, example)
+        assert point.macs == pytest.approx(1 - found.macs / obc.cost(model, example).macs)
+        assert point.loss == obc.evaluate(pruned, job.task).loss
+    assert cell.before.loss == obc.evaluate(model, job.task).loss
     assert cell.seconds > 0
 
 
@@ -95,7 +88,7 @@ def test_every_ablation_reaches_the_plan(
         seen.append(settings)
         return real(*args, **settings)
 
-    module = importlib.import_module("obc.experiments.comparison")  # obc.report is the verb
+    module = importlib.import_module("obc.experiments.comparison")
     monkeypatch.setattr(module, "plan", spy)
     variants = ablation(name, rows=2, step=0.1)
     for variant in variants:
@@ -140,4 +133,4 @@ def test_the_model_stays_as_it_was(tmp_path: Path) -> None:
 def test_one_seed_has_no_spread(tmp_path: Path) -> None:
     cell: Cell = experiment(tmp_path).cell(net(), Variant("jacobian"), 0)
     found = curve([cell])
-    assert found.seeds == 1 and [p.accuracy_std for p in found.points] == [0.0, 0.0, 0.0]
+    assert found.seeds == 1 and [p.quality_std for p in found.points] == [0.0, 0.0, 0.0]

@@ -64,7 +64,7 @@ def full(word: str = "{}") -> Record:
                 macs=40_000_000 - 700_000 * n,
                 params=270_000 - 6000 * n,
                 channels=640 - 12 * n,
-                accuracy=98 - n if n % 2 == 0 else None,
+                quality=98 - n if n % 2 == 0 else None,
                 loss=0.04 * math.exp(0.2 * n) if n % 2 == 0 else None,
             )
             for n in range(20)
@@ -93,7 +93,7 @@ def full(word: str = "{}") -> Record:
                 name=say(name),
                 plan=say(plan),
                 epochs=[
-                    Epoch(epoch=e, loss=at / e, accuracy=97 - at / e, lr=0.02 / e)
+                    Epoch(epoch=e, loss=at / e, quality=97 - at / e, lr=0.02 / e)
                     for e in range(1, 6)
                 ],
             )
@@ -108,8 +108,8 @@ def full(word: str = "{}") -> Record:
                         channels=n / 10,
                         params=n / 9,
                         macs=n / 8,
-                        accuracy=98 - n * by,
-                        accuracy_std=n / 3,
+                        quality=98 - n * by,
+                        quality_std=n / 3,
                         loss=0.04 * by**n,
                         loss_std=0.001,
                     )
@@ -127,7 +127,7 @@ def full(word: str = "{}") -> Record:
                 params=270_000,
                 size=1_100_000,
                 milliseconds=22.0,
-                accuracy=98.6,
+                quality=98.6,
             ),
             Latency(name=say("2x EP"), macs=20_000_000, params=90_000, milliseconds=12.5),
         ],

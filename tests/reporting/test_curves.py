@@ -22,7 +22,15 @@ def words(path: Path) -> set[str]:
 def test_svg_has_names_and_axes_and_is_the_same_each_time(tmp_path: Path) -> None:
     curves = full().comparison
     path = draw_comparison(curves, tmp_path / "a.svg", "a title")
-    expected = {"jacobian", "taylor", "random", "MACs removed, %", "accuracy, %", "loss", "a title"}
+    expected = {
+        "jacobian",
+        "taylor",
+        "random",
+        "MACs removed, %",
+        "Accuracy, % ↑",
+        "Loss ↓",
+        "a title",
+    }
     assert expected <= words(path)
     draw_comparison(curves, tmp_path / "b.svg", "a title")
     assert path.read_bytes() == (tmp_path / "b.svg").read_bytes()
@@ -38,8 +46,7 @@ def test_the_spread_is_drawn_where_there_is_one(tmp_path: Path) -> None:
     bands = []
     for std in (0.0, 2.0):
         points = [
-            Point(channels=c, params=c, macs=c, accuracy=90 - c, accuracy_std=std)
-            for c in (0.0, 0.5)
+            Point(channels=c, params=c, macs=c, quality=90 - c, quality_std=std) for c in (0.0, 0.5)
         ]
         path = draw_comparison([Curve(criterion="l1", points=points)], tmp_path / "a.svg")
         assert "loss" not in words(path)
@@ -48,7 +55,7 @@ def test_the_spread_is_drawn_where_there_is_one(tmp_path: Path) -> None:
 
 
 def test_a_name_that_looks_like_a_formula_or_markup_stays_a_name(tmp_path: Path) -> None:
-    point = Point(channels=0.1, params=0.1, macs=0.1, accuracy=1.0)
+    point = Point(channels=0.1, params=0.1, macs=0.1, quality=1.0)
     names = ["$\\frac{$", "<script>", "_hidden"]
     curves = [Curve(criterion=name, points=[point]) for name in names]
     path = draw_comparison(curves, tmp_path / "a.svg", "$x")

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from obc import ObcError, Plan, plan, trace
 from obc.reporting import fill
-from obc.tuning.evaluate import Score
+from obc.tasks import Classification, Evaluation
 
 
 def net() -> nn.Sequential:
@@ -47,11 +47,11 @@ def test_steps_begin_with_the_model_as_it_was() -> None:
     found = plan(
         model, torch.zeros(1, 1, 6, 6), batches(), loss, target="channels=60%", step=0.1, rows=2
     )
-    steps = fill.steps(found, {0: Score(90.0, 100.0, 0.5)})
+    steps = fill.steps(found, {0: Evaluation(Classification.metrics, (90.0, 100.0, 0.5))})
     assert found.before is not None and found.after is not None
     assert [s.step for s in steps] == list(range(len(found.history) + 1))
     assert steps[0].macs == found.before.macs and steps[-1].macs == found.after.macs
-    assert steps[0].accuracy == 90.0 and steps[0].loss == 0.5 and steps[1].accuracy is None
+    assert steps[0].quality == 90.0 and steps[0].loss == 0.5 and steps[1].quality is None
 
 
 def test_a_plan_made_by_hand_has_no_steps() -> None:

@@ -105,7 +105,7 @@ def test_the_page_asks_for_nothing_from_elsewhere() -> None:
 
 
 def test_odd_but_valid_records_are_drawn() -> None:
-    point = Point(channels=0.5, params=0.5, macs=0.5, accuracy=10.0)
+    point = Point(channels=0.5, params=0.5, macs=0.5, quality=10.0)
     record = Record(
         title="odd",
         command="",
@@ -135,7 +135,7 @@ def test_criteria_keep_their_colours_in_all_figures() -> None:
 def test_lines_stand_in_the_order_of_their_colours() -> None:
     record = full()
     record.comparison.reverse()
-    names = [line.name for line in comparison_charts(record.comparison)[0].lines]
+    names = [line.name for line in comparison_charts(record.comparison, record.metric)[0].lines]
     assert names == ["jacobian", "taylor", "random"]
 
 

@@ -40,7 +40,7 @@ def _set(*path: Any, value: Any) -> Callable[[dict[str, Any]], None]:
 
 BROKEN = {
     "another format": _set("format", value="obc.plan"),
-    "a later version": _set("version", value=2),
+    "a later version": _set("version", value=3),
     "an unknown entry": _set("colour", value="red"),
     "no title": lambda facts: facts.pop("title"),
     "a number as text": _set("steps", 0, "macs", value="40"),

@@ -20,7 +20,7 @@ def told(monkeypatch: pytest.MonkeyPatch, terminal: bool, show: bool = True) -> 
 
     monkeypatch.setattr(progress, "Console", console)
     with progress.Bar(10, 3, show) as bar:
-        bar.accuracy = "top-1 12.50%"
+        bar.quality = "top-1 12.50%"
         for _ in range(4):
             bar.step(0.25, 64)
             time.sleep(0.01)
@@ -28,9 +28,9 @@ def told(monkeypatch: pytest.MonkeyPatch, terminal: bool, show: bool = True) -> 
     return file.getvalue()
 
 
-def test_loss_accuracy_rate_and_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loss_metric_rate_and_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
     found = told(monkeypatch, terminal=True)
-    for part in ("tuning", "7/10", "loss 0.2500", "top-1 12.50%", "images/s", "0:0"):
+    for part in ("tuning", "7/10", "loss 0.2500", "top-1 12.50%", "samples/s", "0:0"):
         assert part in found
 
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 import obc
 from obc.models import resnet20, vit_small
+from obc.tasks import Classification
 from obc.tuning.sparse import GroupSparsity, sparsify
 from tests.tuning.small import images, net, same
 
@@ -124,15 +125,15 @@ def test_the_stage_of_a_recipe(tmp_path: Path) -> None:
         sparse={"epochs": 3, "lr": 0.05, "strength": 0.02, "milestones": [1, 2]},
     )
     by_hand, model = net(), net()
-    example = torch.zeros(1, 1, 8, 8)
-    tuned = sparsify(model, example, images(64), None, recipe, tmp_path / "run")
+    task, example = Classification(images(64)), torch.zeros(1, 1, 8, 8)
+    tuned = sparsify(model, task, recipe, tmp_path / "run")
     assert [h["lr"] for h in tuned.history] == pytest.approx([0.05, 0.005, 0.0005])
     press = GroupSparsity(obc.trace(by_hand, example), 0.02)
     own = obc.Recipe(lr=0.05, epochs=3, batch_size=16, milestones=[1, 2])
     obc.finetune(by_hand, images(64), None, own, out=tmp_path / "by_hand", callback=press)
     assert same(model.state_dict(), by_hand.state_dict())
     with pytest.raises(obc.ObcError, match=r"no \[sparse\] table"):
-        sparsify(model, example, images(64), None, own, tmp_path / "other")
+        sparsify(model, task, own, tmp_path / "other")
 
 
 def test_bad_input() -> None:

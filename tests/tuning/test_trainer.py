@@ -99,7 +99,7 @@ def test_the_bare_loop_tells_recipes_apart() -> None:
 def test_scores_best_and_last_are_kept(tmp_path: Path) -> None:
     model = net()
     tuned = obc.finetune(model, DATA, TEST, RECIPE.changed(epochs=8), out=tmp_path / "run")
-    assert tuned.score == obc.evaluate(model, TEST)
+    assert tuned.last == obc.evaluate(model, TEST)
     assert tuned.best is not None and tuned.best.top1 == max(h["top1"] for h in tuned.history)
     assert [h["epoch"] for h in tuned.history] == list(range(1, 9))
     assert tuned.history[-1]["loss"] < tuned.history[0]["loss"]
@@ -159,7 +159,7 @@ def test_batches_of_the_users(tmp_path: Path) -> None:
         torch.manual_seed(ord(name))  # what was drawn before does not matter
         tuned = obc.finetune(model, loader(), list(TEST.test(8)), RECIPE, out=tmp_path / name)
         finals.append(model.state_dict())
-        assert tuned.score is not None
+        assert tuned.last is not None
     assert same(*finals)
     model = net()
     obc.finetune(model, loader(shuffle=False), None, RECIPE, out=tmp_path / "c")
@@ -311,7 +311,7 @@ def test_a_disk_that_is_full_keeps_the_last_checkpoint(
         ({"train": loader(), "recipe": RECIPE.changed(flip=True)}, "flip: batches of your own"),
         (
             {"train": loader(), "recipe": RECIPE.changed(repeated_augmentation=2)},
-            "repeated_augmentation: only",
+            "repeated_augmentation: batches of your own",
         ),
     ],
 )

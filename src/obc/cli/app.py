@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from obc.cli import compare, demo, doctor, look, share, work
+from obc.cli import compare, data, demo, doctor, eval, export, prune, report, run, show, tune
 from obc.cli.output import command
 
 app = typer.Typer(
@@ -19,21 +19,20 @@ app = typer.Typer(
 )
 
 command(app, "demo", resumes=True)(demo.demo)
-command(app, "show")(look.show)
-command(app, "prune", resumes=True)(work.prune)
-command(app, "tune", resumes=True)(work.tune)
-command(app, "run", resumes=True)(work.run)
+command(app, "show")(show.show)
+command(app, "prune", resumes=True)(prune.prune)
+command(app, "tune", resumes=True)(tune.tune)
+command(app, "run", resumes=True)(run.run)
 command(app, "compare", resumes=True)(compare.compare)
-command(app, "eval")(look.evaluate)
-command(app, "export")(share.export)
-command(app, "report")(share.report)
-command(app, "data")(share.data)
-command(app, "bench")(share.bench)
+command(app, "eval")(eval.evaluate)
+command(app, "export")(export.export)
+command(app, "report")(report.report)
+command(app, "data")(data.data)
 command(app, "doctor")(doctor.doctor)
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _version(asked: bool) -> None:
+    if asked:
         try:
             typer.echo(f"obc {version('obc')}")
         except PackageNotFoundError:
@@ -43,7 +42,7 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def _options(
-    wanted: Annotated[
+    asked: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show it and exit.")
     ] = False,
 ) -> None:

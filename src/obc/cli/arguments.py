@@ -41,7 +41,7 @@ Weights = Annotated[
 ]
 Pretrained = Annotated[bool, typer.Option("--pretrained", help="Take the library's own weights.")]
 DataName = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--data",
         metavar="NAME[:FOLDER]",
@@ -55,7 +55,7 @@ DataOrNone = Annotated[
     typer.Option(
         "--data",
         metavar="NAME[:FOLDER]",
-        help="Images to take the input's shape from.",
+        help="Data to take the input's shape from.",
         autocompletion=_data,
     ),
 ]
@@ -66,6 +66,14 @@ RecipeData = Annotated[
         metavar="NAME[:FOLDER]",
         help="Instead of the recipe's own.",
         autocompletion=_data,
+    ),
+]
+TaskName = Annotated[
+    str | None,
+    typer.Option(
+        "--task",
+        metavar="FILE.py:MAKE",
+        help="Instead of --data: a function of yours that makes a task, an obc.tasks.Task.",
     ),
 ]
 Shape = Annotated[

@@ -1,4 +1,4 @@
-"""`obc compare`: the criteria, or an ablation of one, on any classifier and images."""
+"""`obc compare`: the criteria, or an ablation of one, on any model and task."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import Annotated, Any
 
 import typer
 from rich.table import Table
+from rich.text import Text
 from torch import nn
 
 from obc.cli import recording
-from obc.cli.arguments import ELSEWHERE, DataName, Folder, Model, Pretrained, Weights
-from obc.cli.inputs import Batches, data_of, example_of, loss, model_of
+from obc.cli.arguments import ELSEWHERE, DataName, Folder, Model, Pretrained, TaskName, Weights
+from obc.cli.inputs import example_of, model_of, task_of
 from obc.cli.output import Output, Result
-from obc.data import Data
 from obc.disk.claim import claimed
 from obc.disk.writing import write
 from obc.errors import ObcError
@@ -27,8 +27,11 @@ from obc.experiments.comparison import ABLATIONS, CRITERIA, SHARES, Cell, Compar
 from obc.files.reference import reference
 from obc.models.resolver import options_of
 from obc.reporting.curves import draw_comparison
+from obc.reporting.figures import best_points
 from obc.reporting.page import report
-from obc.reporting.record import Curve, Record
+from obc.reporting.record import Curve, Point, Record
+from obc.tasks.evaluation import Metric
+from obc.tasks.task import Task
 from obc.tuning.recipe import Recipe
 from obc.tuning.trainer import finetune
 
@@ -38,7 +41,9 @@ _KEEP = ",".join(f"{100 * share:g}" for share in SHARES)
 def compare(
     out: Output,
     model: Model,
-    data: DataName,
+    *,
+    data: DataName = None,
+    task: TaskName = None,
     folder: Folder,
     criteria: Annotated[str, typer.Option(help="Which, with commas between.")] = ",".join(CRITERIA),
     ablate: Annotated[
@@ -75,34 +80,34 @@ def compare(
     """
     groups = _groups(criteria, ablate or [], rows, step)
     targets = _targets(unit, keep)
-    images = data_of(data)
+    purpose = task_of(data, task, model)
     if not (Path(model).is_dir() or weights or pretrained or train):
         raise ObcError(
             f"'{model}' would be untrained: give --weights FILE, --pretrained, or --train RECIPE"
         )
-    facts = {"command": "compare", "model": model, "data": data, "weights": weights}
-    more = {"train": train, "unit": unit, "keep": keep, "rows": rows, "step": step}
-    with claimed(folder, {**facts, **more, "batch size": batch_size}, advice=ELSEWHERE):
-        whole = model_of(model, images, weights, pretrained)
+    facts: dict[str, Any] = {"command": "compare", "model": model, "data": data, "task": task}
+    facts |= {"weights": weights, "train": train, "unit": unit, "keep": keep, "rows": rows}
+    facts |= {"step": step, "batch size": batch_size}
+    with claimed(folder, facts, advice=ELSEWHERE):
+        whole = model_of(model, purpose, weights, pretrained)
+        example_of(whole, purpose)  # a model that does not take it is refused before any work
         experiment = Comparison(
             folder=folder,
-            example=example_of(whole, images),
-            batches=Batches(images.train, batch_size),
-            loss=loss,
-            test=images.test,
+            task=purpose,
             targets=targets,
             settings={"criterion": "jacobian", "rows": rows, "step": step},
+            batch_size=batch_size,
         )
         recipe = Recipe.load(train) if train is not None else None
-        models = _Models(out, model, whole, images, folder / "models", recipe)
+        models = _Models(out, model, whole, purpose, folder / "models", recipe)
         cells = _cells(out, experiment, models, groups, seeds)
-        record = recording.begin(_title(whole, images), whole, data, 0)
+        record = recording.begin(_title(whole, purpose), whole, purpose, 0)
         return _finish(out, folder, record, cells)
 
 
-def _title(model: nn.Module, images: Data) -> str:
+def _title(model: nn.Module, task: Task) -> str:
     name, _ = options_of(reference(model) or type(model).__name__)
-    return f"{name} on {images.name}, without fine-tuning"
+    return f"{name} on {task.name}, without fine-tuning"
 
 
 def _groups(
@@ -123,18 +128,18 @@ class _Models:
 
     out: Output
     name: str
-    given: nn.Module
-    images: Data
+    trained: nn.Module
+    task: Task
     folder: Path
     recipe: Recipe | None
 
     def __call__(self, seed: int) -> nn.Module:
         if self.recipe is None:
-            return self.given
-        model = model_of(self.name, self.images, seed=seed)
+            return self.trained
+        model = model_of(self.name, self.task, seed=seed)
         recipe = self.recipe.changed(seed=seed, prune=None, sparse=None, distill=0.0)
         with self.out.doing(f"training the model of seed {seed}"):
-            finetune(model, self.images.train, None, recipe, out=self.folder / f"seed-{seed}")
+            finetune(model, self.task, recipe, out=self.folder / f"seed-{seed}")
         return model.eval()
 
 
@@ -197,15 +202,21 @@ def _finish(
         curves = [library.curve(own) for own in cells.values()]
         every = [cell for own in cells.values() for cell in own]
         means = [c.model_dump(mode="json") for c in curves]
-        told = {"command": record.command, "title": record.title, "curves": means}
-        _write(folder / f"{group}.csv", library.as_csv(every))
-        _write(folder / f"{group}.json", json.dumps(told, indent=1))
+        facts = {
+            "command": record.command,
+            "title": record.title,
+            "metric": record.metric.name,
+            "protocol": record.protocol,
+            "curves": means,
+        }
+        _write(folder / f"{group}.csv", library.as_csv(every, record.metric.name))
+        _write(folder / f"{group}.json", json.dumps(facts, indent=1))
         for kind in ("png", "svg"):
-            draw_comparison(curves, folder / f"{group}.{kind}", record.title)
+            draw_comparison(curves, folder / f"{group}.{kind}", record.title, record.metric)
         result["files"] += [f"{group}.{kind}" for kind in ("csv", "json", "png", "svg")]
         result[group] = means
         record.comparison = record.comparison or curves
-        out.say(_table(f"{group}: {record.title}", every[0], curves))
+        out.say(comparison_table(f"{group}: {record.title}", every[0], curves, record.metric))
     record.warnings = list(out.notes)
     record.save(folder)
     result["report"] = report(folder)
@@ -217,17 +228,32 @@ def _write(path: Path, text: str) -> None:
     write(path, lambda aside: aside.write_text(text, encoding="utf-8"))
 
 
-def _table(title: str, cell: Cell, curves: Sequence[Curve]) -> Table:
-    """Accuracy at each budget, mean ± deviation."""
-    found = Table(title=f"{title}: top-1 %, mean ± std over {curves[0].seeds} seeds")
-    found.title_justify = "left"
-    found.add_column("", no_wrap=True)
+def comparison_table(title: str, cell: Cell, curves: Sequence[Curve], metric: Metric) -> Table:
+    """The metric at each budget, mean ± deviation; the best at each stands in bold."""
+    seeds = curves[0].seeds or 1
+    over = f", mean ± std over {seeds} seeds" if seeds > 1 else ""
+    table = Table(title=f"{title}: {metric.title}{over}", title_justify="left")
+    table.add_column("", no_wrap=True)
     for name in ("mean", *(p.target for p in cell.points), "CPU s"):
-        found.add_column(name, justify="right", no_wrap=True)
-    for curve in curves:
+        table.add_column(name, justify="right", no_wrap=True)
+    for curve, best in zip(curves, best_points(curves, metric), strict=True):
         after = curve.points[1:]
-        mean = sum(p.accuracy for p in after) / len(after)
-        spread = [f"{p.accuracy:.1f} ± {p.accuracy_std:.1f}" for p in after]
-        found.add_row(curve.criterion, f"{mean:.1f}", *spread, f"{curve.seconds:.3f}")
-    found.caption, found.caption_justify = "CPU s: of one scoring of the whole model", "left"
-    return found
+        mean = sum(p.quality for p in after) / len(after)
+        cells = [
+            Text(_spread(p, seeds, metric), style="bold" if n in best else "")
+            for n, p in enumerate(after, 1)
+        ]
+        mean_text = f"{mean:.{_digits(metric)}f}"
+        table.add_row(curve.criterion, mean_text, *cells, f"{curve.seconds:.3f}")
+    table.caption, table.caption_justify = "CPU s: of one scoring of the whole model", "left"
+    return table
+
+
+def _spread(point: Point, seeds: int, metric: Metric) -> str:
+    text = f"{point.quality:.{_digits(metric)}f}"
+    return f"{text} ± {point.quality_std:.{_digits(metric)}f}" if seeds > 1 else text
+
+
+def _digits(metric: Metric) -> int:
+    """One less than elsewhere: seeds differ by more than that."""
+    return max(metric.digits - 1, 0)

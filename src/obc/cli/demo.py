@@ -11,19 +11,19 @@ from typing import Annotated
 
 import torch
 import typer
-from rich.table import Table
 from torch import nn
 
 import obc
 from obc.cli import recording
 from obc.cli.arguments import ELSEWHERE, Seed
-from obc.cli.inputs import Batches, data_of, example_of, loss, model_of
+from obc.cli.compare import comparison_table
+from obc.cli.inputs import example_of, model_of
 from obc.cli.measure import Measured, measured, milliseconds, models_table, plain
 from obc.cli.output import Output, Result
 from obc.disk.claim import claimed
 from obc.experiments import comparison as compare
 from obc.reporting import fill
-from obc.reporting.record import Figure
+from obc.tasks import resolve
 
 DENSE = obc.Recipe(
     lr=0.1, weight_decay=5e-4, schedule="cosine", epochs=8, batch_size=64, warmup_epochs=1
@@ -73,23 +73,23 @@ class _Demo:
     checks: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.data = data_of("digits")
-        self.model = model_of("resnet20", self.data, seed=self.seed)
-        self.example = example_of(self.model, self.data)
-        self.batches = Batches(self.data.train, BATCH)
+        self.task = resolve("digits")
+        self.model = model_of("resnet20", self.task, seed=self.seed)
+        self.example = example_of(self.model, self.task)
+        self.images = self.task.inputs(next(iter(self.task.calibration(BATCH))))
         title = "ResNet-20 on digits: the demo"
-        self.record = recording.begin(title, self.model, "digits", self.seed)
+        self.record = recording.begin(title, self.model, self.task, self.seed)
 
     def train(self) -> None:
         with self.out.doing("training a ResNet-20 on 1,437 images"):
             recipe = DENSE.changed(seed=self.seed)
             place = self.folder / "training"
-            obc.finetune(self.model, self.data.train, self.data.test, recipe, out=place)
+            obc.finetune(self.model, self.task, recipe, out=place)
         obc.save(self.model, self.folder / "dense")
         self._measure("whole", self.model, self.folder / "dense")
         sites = obc.trace(self.model, self.example)
         self.out.say(
-            f"trained: {self.rows[0].score}\n"
+            f"trained: {self.rows[0].evaluation}\n"
             f"traced: {len(sites)} sites with {sum(s.size for s in sites)} channels; "
             f"frozen: {'; '.join(map(str, sites.frozen))}"
         )
@@ -98,22 +98,17 @@ class _Demo:
         """A few criteria at the same budgets, without tuning."""
         experiment = compare.Comparison(
             folder=self.folder / "compare",
-            example=self.example,
-            batches=self.batches,
-            loss=loss,
-            test=self.data.test,
+            task=self.task,
             targets=BUDGETS,
             settings={"rows": ROWS, "step": STEP},
+            batch_size=BATCH,
         )
-        table = Table(title="Pruned without tuning: top-1 %", title_justify="left")
-        for name in ("criterion", *BUDGETS):
-            table.add_column(name, justify="left" if name == "criterion" else "right")
         for variant in compare.criteria(CRITERIA):
             with self.out.doing(f"pruning by {variant.name}"):
                 cell = experiment.cell(self.model, variant, self.seed)
             self.record.comparison.append(compare.curve([cell]))
-            table.add_row(variant.name, *(f"{p.accuracy:.1f}" for p in cell.points))
-        self.out.say(table)
+        curves, metric = self.record.comparison, self.record.metric
+        self.out.say(comparison_table("Pruned without tuning", cell, curves, metric))
 
     def prune(self) -> None:
         """One run of the Jacobian Criterion, a plan for each target."""
@@ -121,8 +116,8 @@ class _Demo:
             plans = obc.plan(
                 self.model,
                 self.example,
-                self.batches,
-                loss,
+                self.task.calibration(BATCH),
+                self.task.loss,
                 target=list(TARGETS.values()),
                 rows=ROWS,
                 step=STEP,
@@ -138,7 +133,7 @@ class _Demo:
             self.checks[f"{name}: the cut model is the masked original"] = f"to {error:.0e}"
             seen[len(plan.history)] = self._measure(f"{name}, not tuned", pruned)
         recording.add_pruning(
-            self.record, self.model, self.example, self.batches, self.plans, CRITERIA[1:], seen
+            self.record, self.model, self.task, BATCH, self.plans, CRITERIA[1:], seen
         )
 
     def tune(self) -> None:
@@ -151,8 +146,7 @@ class _Demo:
                 with self.out.doing(f"tuning {label}"):
                     tuned = obc.finetune(
                         pruned,
-                        self.data.train,
-                        self.data.test,
+                        self.task,
                         recipe,
                         out=self.folder / "tuning" / place.name,
                     )
@@ -163,9 +157,8 @@ class _Demo:
 
     def _reload(self, label: str, model: nn.Module, place: Path) -> None:
         again = model_of(str(place))
-        images = next(self.data.test.test(64)).images
         with torch.no_grad():
-            same = torch.equal(model.eval()(images), again(images))
+            same = torch.equal(model.eval()(self.images), again(self.images))
         if not same:
             raise obc.ObcError(f"{place} loads as another model than was saved; please report this")
         self.checks[f"{label}: loaded again"] = "the same to the bit"
@@ -181,7 +174,7 @@ class _Demo:
 
     def _measure(self, name: str, model: nn.Module, place: Path | None = None) -> Measured:
         self.models.append(copy.deepcopy(model))
-        self.rows.append(measured(name, model, self.data.test, self.example, place))
+        self.rows.append(measured(name, model, self.task, self.example, place))
         return self.rows[-1]
 
     def finish(self) -> Result:
@@ -189,21 +182,16 @@ class _Demo:
         self.rows = [replace(m, milliseconds=t) for m, t in zip(self.rows, times, strict=True)]
         whole, best = self.rows[0], {m.name: m for m in self.rows}
         for name in TARGETS:
-            found = best[f"{name}, EP"]
-            self.record.figures.append(
-                Figure(
-                    name=f"accuracy at {name} fewer MACs",
-                    value=round(found.score.top1, 2),
-                    unit="%",
-                    note=f"{whole.score.top1:.2f} before, {best[f'{name}, naive'].score.top1:.2f} "
-                    "tuned naively",
-                )
-            )
+            tuned = best[f"{name}, EP"].evaluation
+            before, naive = (m.evaluation.value for m in (whole, best[f"{name}, naive"]))
+            text = tuned.metric.text
+            note = f"{text(before)} before, {text(naive)} tuned naively"
+            self.record.figures.append(recording.quality(tuned, note, f"at {name} fewer MACs"))
         self.record.latency = [m.row for m in self.rows]
         self.record.warnings = list(self.out.notes)
         self.record.save(self.folder)
         page = obc.report(self.folder)
-        self.out.say(models_table("What was measured on 360 test images", self.rows))
+        self.out.say(models_table(self.task.protocol, self.rows))
         for what, how in self.checks.items():
             self.out.say(f"checked: {what}, {how}")
         self.out.say(f"the report: {page}")

@@ -1,61 +1,49 @@
-"""What the arguments of a command stand for: a model, images, an example, batches and a loss."""
+"""What the arguments of a command stand for: a task, a model, an example."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from torch import Tensor, nn
-from torch.nn import functional as F
+from torch import nn
 
-from obc.data import NAMES, Batch, Data, Images, load
 from obc.errors import ObcError
 from obc.files import folder
 from obc.files.loading import load as load_artifact
 from obc.files.reference import refer, reference
-from obc.models import fitted, resolve
+from obc.models import resolve
 from obc.plans.example import rebuild
 from obc.running.forward import forward
 from obc.running.snapshot import unchanged
 from obc.surgery.record import applied
-from obc.tuning.distill import logits_of
+from obc.tasks import resolve as resolve_task
+from obc.tasks.task import Task
 
-_OPTION = re.compile(r",size=(\d+)$")
 
-
-def data_of(text: str) -> Data:
-    """Images by name and folder: "digits", "cifar10:data/cifar10", "folder:photos,size=96"."""
-    name, _, place = text.partition(":")
-    size = _OPTION.search(place)
-    if size:
-        return load(name, place[: size.start()], size=int(size[1]))
-    if name in NAMES and name != "digits" and not place:
-        raise ObcError(
-            f"'{name}' is read from a folder: --data {name}:FOLDER; "
-            f"`obc data {name} FOLDER` fetches what can be fetched"
-        )
-    return load(name, place or None)
+def task_of(data: str | None, task: str | None, model: str | None = None) -> Task:
+    """The task that --data or --task names; just one of them does."""
+    named = [name for name in (data, task) if name is not None]
+    if len(named) != 1:
+        raise ObcError("say what the model is for: either --data NAME, or --task file.py:make")
+    return resolve_task(named[0], model)
 
 
 def model_of(
     name: str,
-    data: Data | None = None,
+    task: Task | None = None,
     weights: Path | None = None,
     pretrained: bool = False,
     seed: int = 0,
 ) -> nn.Module:
-    """A model from a folder of `obc.save` or by name, with as many classes as the data has."""
+    """A model from a folder of `obc.save` or by name, with as many classes as the task has."""
     if Path(name).is_dir():
         return _saved(Path(name), weights, pretrained)
-    if data is not None and not pretrained:
-        name = fitted(name, data.shape, len(data.classes))
+    if task is not None and not pretrained:
+        name = task.fitted(name)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = refer(resolve(name, pretrained=pretrained), name)
@@ -90,36 +78,35 @@ def _fill(model: nn.Module, file: Path) -> None:
         raise ObcError(f"{file} is for another model: {lines[min(1, len(lines) - 1)]}") from None
 
 
-def example_of(model: nn.Module, data: Data | None = None, shape: str | None = None) -> Any:
-    """Something the model takes: of this shape, one image of the data, or as last time."""
-    example = _example(model, data, shape)
+def example_of(model: nn.Module, task: Task | None = None, shape: str | None = None) -> Any:
+    """Something the model takes: of this shape, the task's example, or as last time."""
+    example = _example(model, task, shape)
     try:
         with unchanged(model):
             forward(model, example)
     except Exception as error:
         said = (str(error).strip() or type(error).__name__).splitlines()[0]
-        what = f"the images of {data.name}" if data is not None and shape is None else "this input"
+        what = f"the inputs of {task.name}" if task is not None and shape is None else "this input"
         raise ObcError(f"the model does not take {what}: {said}") from error
     return example
 
 
-def _example(model: nn.Module, data: Data | None, shape: str | None) -> Any:
+def _example(model: nn.Module, task: Task | None, shape: str | None) -> Any:
     if shape is not None:
-        sides = re.fullmatch(r"\d+(x\d+)+", shape)
-        if sides is None:
+        if re.fullmatch(r"\d+(x\d+)+", shape) is None:
             raise ObcError(f"a shape looks like 1x3x224x224, not '{shape}'")
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             return torch.randn([int(n) for n in shape.split("x")])
-    if data is not None:
-        return next(data.test.test(1)).images
+    if task is not None:
+        return task.example()
     plans = applied(model)
     if plans and plans[-1].example is not None:
         return rebuild(plans[-1].example, torch.device("cpu"), torch.float32)
-    found = _usual(model)
-    if found is None:
+    usual = _usual(model)
+    if usual is None:
         raise ObcError("say what the model takes: --input 1x3x224x224, or --data digits")
-    return found
+    return usual
 
 
 def _usual(model: Any) -> Any:
@@ -131,28 +118,5 @@ def _usual(model: Any) -> Any:
     if library == "hf":
         return getattr(model, "dummy_inputs", None)
     first = next((m for m in model.modules() if isinstance(m, nn.Conv2d)), None)
-    own = type(model).__module__.startswith("obc.models.")
-    return torch.randn(1, first.in_channels, 32, 32) if own and first is not None else None
-
-
-def loss(model: nn.Module, batch: Batch) -> Tensor:
-    """Cross-entropy, which the command line prunes and tunes classifiers by."""
-    return F.cross_entropy(logits_of(model(batch.images)), batch.labels)
-
-
-@dataclass(frozen=True)
-class Batches:
-    """Training batches in an order drawn anew for each round, as a shuffling loader's are."""
-
-    images: Images
-    size: int
-
-    def __iter__(self) -> Iterator[Batch]:
-        size = min(self.size, len(self.images))
-        return self.images.train(size, seed=int(torch.randint(2**31, ())))
-
-    def first(self, count: int, seed: int) -> list[Batch]:
-        """The first batches of a round with this seed."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            return list(islice(iter(self), count))
+    ours = type(model).__module__.startswith("obc.models.")
+    return torch.randn(1, first.in_channels, 32, 32) if ours and first is not None else None

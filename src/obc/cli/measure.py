@@ -1,8 +1,9 @@
-"""What is measured of a model for tables and reports: accuracy, cost, size and time."""
+"""What is measured of a model for tables and reports: metrics, cost, size and time."""
 
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,13 +13,13 @@ from rich.table import Table
 from torch import nn
 
 from obc.costs.counting import cost
-from obc.data import Images
 from obc.equivalent.attach import is_equivalent
 from obc.equivalent.merge import merge
 from obc.files.folder import TENSORS
 from obc.reporting.record import Latency
 from obc.running.timing import race_models
-from obc.tuning.evaluate import Score, evaluate
+from obc.tasks.evaluation import Evaluation, Metric
+from obc.tasks.task import Task
 
 
 def milliseconds(models: Sequence[nn.Module], example: Any) -> list[float]:
@@ -31,7 +32,7 @@ class Measured:
     """One model; `size` in bytes where it is saved, time for the fastest run of the example."""
 
     name: str
-    score: Score
+    evaluation: Evaluation
     macs: int
     params: int
     milliseconds: float
@@ -46,12 +47,12 @@ class Measured:
             params=self.params,
             size=self.size,
             milliseconds=self.milliseconds,
-            accuracy=self.score.top1,
+            quality=_finite(self.evaluation.value),
         )
 
 
 def measured(
-    name: str, model: nn.Module, data: Images, example: Any, folder: Path | None = None
+    name: str, model: nn.Module, task: Task, example: Any, folder: Path | None = None
 ) -> Measured:
     """Evaluate and time a model, merged if it holds C and D; `folder` is where it was saved."""
     if is_equivalent(model):
@@ -59,7 +60,7 @@ def measured(
     costs = cost(model, example)
     return Measured(
         name,
-        evaluate(model, data),
+        task.evaluate(model),
         costs.macs,
         costs.params,
         milliseconds([model], example)[0],
@@ -67,36 +68,45 @@ def measured(
     )
 
 
-def plain(found: Measured) -> dict[str, Any]:
+def _finite(value: float) -> float | None:
+    """JSON knows no other numbers."""
+    return value if math.isfinite(value) else None
+
+
+def plain(row: Measured) -> dict[str, Any]:
     """The numbers for JSON."""
     numbers = {
-        "top1": found.score.top1,
-        "top5": found.score.top5,
-        "loss": found.score.loss,
-        "macs": found.macs,
-        "params": found.params,
-        "milliseconds": found.milliseconds,
+        **{name: _finite(value) for name, value in row.evaluation.named().items()},
+        "macs": row.macs,
+        "params": row.params,
+        "milliseconds": row.milliseconds,
     }
-    return numbers if found.size is None else {**numbers, "bytes": found.size}
+    return numbers if row.size is None else {**numbers, "bytes": row.size}
 
 
-def models_table(title: str, found: Sequence[Measured]) -> Table:
+def models_table(title: str, rows: Sequence[Measured]) -> Table:
     """One model a row; costs beside those of the first."""
     table = Table(title=title, title_justify="left")
     table.add_column("model", overflow="fold")
-    for column in ("top-1 %", "loss", "MACs", "parameters", "file", "one image"):
+    shown = _shown(rows[0].evaluation)
+    heads = [metric.title for metric in shown]
+    for column in (*heads, "MACs", "parameters", "file", "one example"):
         table.add_column(column, justify="right")
-    for m in found:
+    for m in rows:
         table.add_row(
             m.name,
-            f"{m.score.top1:.2f}",
-            f"{m.score.loss:.3f}",
-            _beside(m.macs, found[0].macs),
-            _beside(m.params, found[0].params),
+            *(f"{m.evaluation[metric.name]:.{metric.digits}f}" for metric in shown),
+            _beside(m.macs, rows[0].macs),
+            _beside(m.params, rows[0].params),
             "–" if m.size is None else f"{m.size / 1e6:.3f} MB",
             f"{m.milliseconds:.2f} ms",
         )
     return table
+
+
+def _shown(evaluation: Evaluation) -> list[Metric]:
+    """The metric that counts, and the loss beside it."""
+    return [m for n, m in enumerate(evaluation.metrics) if n == 0 or m.name == "loss"]
 
 
 def _beside(value: int, first: int) -> str:

@@ -2,33 +2,39 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Any
 
+import torch
 from torch import nn
 
-from obc.cli.inputs import Batches, loss
 from obc.cli.measure import Measured
 from obc.criteria.score import score
 from obc.files.reference import reference
 from obc.plans.plan import Plan
 from obc.reporting import fill
 from obc.reporting.record import Figure, Record
+from obc.tasks.evaluation import Evaluation
+from obc.tasks.task import Task
 from obc.tracing.sites import Sites
 from obc.tracing.tracer import trace
 
 _HEAT_ROWS = 10
 
 
-def begin(title: str, model: nn.Module, data: str, seed: int) -> Record:
+def begin(title: str, model: nn.Module, task: Task, seed: int) -> Record:
     """A record with all that is known before the work starts."""
     return Record(
         title=title,
         command=shlex.join(["obc", *sys.argv[1:]]),
         model=reference(model),
-        data=data,
+        data=task.name,
+        metric=task.metrics[0],
+        protocol=task.protocol,
         seed=seed,
         environment=fill.environment(),
     )
@@ -36,22 +42,26 @@ def begin(title: str, model: nn.Module, data: str, seed: int) -> Record:
 
 def add_figures(record: Record, before: Measured, after: Measured) -> None:
     """The summary: what there was, and what is left."""
+    was = before.evaluation
     record.figures += [
-        Figure(
-            name="accuracy",
-            value=round(after.score.top1, 2),
-            unit="%",
-            note=f"{before.score.top1:.2f} before",
-        ),
+        quality(after.evaluation, f"{was.metric.text(was.value)} before"),
         Figure(name="MACs", value=_times(before.macs, after.macs), note="fewer"),
         Figure(name="parameters", value=_times(before.params, after.params), note="fewer"),
         Figure(
-            name="one image",
+            name="one example",
             value=round(after.milliseconds, 2),
             unit="ms",
             note=f"{before.milliseconds:.2f} before",
         ),
     ]
+
+
+def quality(evaluation: Evaluation, note: str, at: str = "") -> Figure:
+    """The metric that counts, as a card; the arrow says which way is better."""
+    metric, value = evaluation.metric, evaluation.value
+    name = f"{metric.label or metric.name} {metric.arrow}"
+    shown = round(value, metric.digits) if math.isfinite(value) else str(value)
+    return Figure(name=f"{name} {at}".rstrip(), value=shown, unit=metric.unit, note=note)
 
 
 def _times(before: int, after: int) -> str:
@@ -61,31 +71,45 @@ def _times(before: int, after: int) -> str:
 def add_pruning(
     record: Record,
     model: nn.Module,
-    example: Any,
-    batches: Batches,
+    task: Task,
+    batch_size: int,
     plans: Mapping[str, Plan],
     criteria: Sequence[str],
     measured: Mapping[int, Measured],
 ) -> None:
     """What plans did to a model, which is still whole: widths, steps, scores and a heat map.
 
-    `measured` has what was evaluated after which step of the last plan, 0 being the model before.
+    Args:
+        record: to be added to.
+        model: the whole model.
+        task: whose calibration batches scores are taken on.
+        batch_size: of those.
+        plans: the plans by name, the last of which is drawn step by step.
+        criteria: whose scores are drawn.
+        measured: what was evaluated after which step of the last plan, 0 being the model before.
     """
-    sites = trace(model, example)
+    sites = trace(model, task.example())
     last = list(plans.values())[-1]
     record.widths = fill.widths(sites, plans)
-    record.steps = fill.steps(last, {n: m.score for n, m in measured.items()})
+    record.steps = fill.steps(last, {n: m.evaluation for n, m in measured.items()})
     seed, rows = record.seed or 0, int(last.settings.get("rows") or 1)
     assert last.before is not None and last.after is not None
     share = 1 - last.after.channels / last.before.channels
     for name in criteria:
-        found = score(model, sites, batches.first(rows, seed), loss, name)
-        record.scores.append(
-            fill.scores(name, {n: own[own.isfinite()] for n, own in found.items()}, share)
-        )
+        saliency = score(model, sites, _first(task, batch_size, rows, seed), task.loss, name)
+        finite = {site: values[values.isfinite()] for site, values in saliency.items()}
+        record.scores.append(fill.scores(name, finite, share))
     layer = _middle(sites)
     if layer is not None:
-        record.heats.append(fill.heat(model, batches.first(_HEAT_ROWS, seed), loss, layer))
+        batches = _first(task, batch_size, _HEAT_ROWS, seed)
+        record.heats.append(fill.heat(model, batches, task.loss, layer))
+
+
+def _first(task: Task, batch_size: int, count: int, seed: int) -> list[Any]:
+    """The first calibration batches of a round with this seed."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return list(islice(iter(task.calibration(batch_size)), count))
 
 
 def _middle(sites: Sites) -> str | None:

@@ -54,6 +54,10 @@ class Images(ABC):
     def fetch(self, index: Tensor, random: torch.Generator | None) -> Tensor:
         """The pixels of these images; `random` is there in training, for random views."""
 
+    def described(self) -> dict[str, object]:
+        """What a run is recognised by when it goes on."""
+        return {"images": len(self), "shape": list(self.shape)}
+
     def unit(self, pixels: Tensor) -> Tensor:
         """Bytes as numbers from 0 to 1; what is floating point stays."""
         return pixels if pixels.is_floating_point() else pixels.float().div_(255)
@@ -99,7 +103,7 @@ class Images(ABC):
         [[2, 1], [3, 0]]
         """
         count = self.count(size, world)
-        order = _order(len(self), seed, epoch)
+        order = shuffled(len(self), seed, epoch)
         if repeats > 1:
             order = order[: -(-len(order) // repeats)].repeat_interleave(repeats)
         picks = [
@@ -117,10 +121,11 @@ class Images(ABC):
         *,
         rank: int = 0,
         world: int = 1,
+        half: int | None = None,
         device: torch.device | None = None,
     ) -> Iterator[Batch]:
-        """All images in their order, or one process's share of them."""
-        mine = torch.arange(rank, len(self), world)
+        """All images or one half of them in their order, or one process's share of these."""
+        mine = positions(len(self), half)[rank::world]
         for index, pixels in self._ahead([(part, None) for part in mine.split(size)]):
             numbers = self.unit(pixels.to(device, non_blocking=True))
             yield Batch(self.normalised(numbers), self.labels[index].to(device))
@@ -185,8 +190,22 @@ def statistics(images: Tensor) -> tuple[list[float], list[float]]:
     return mean, std
 
 
-def _order(count: int, seed: int, epoch: int) -> Tensor:
+def shuffled(count: int, seed: int, epoch: int) -> Tensor:
+    """The order of an epoch's samples."""
     return torch.randperm(count, generator=_seeded(seed, epoch))
+
+
+def positions(count: int, half: int | None = None) -> Tensor:
+    """All samples, or one of two halves drawn once and for all: they have no sample in common.
+
+    >>> positions(5).tolist(), positions(5, 0).tolist(), positions(5, 1).tolist()
+    ([0, 1, 2, 3, 4], [0, 1], [2, 3, 4])
+    """
+    if half is None:
+        return torch.arange(count)
+    drawn = torch.randperm(count, generator=_seeded(count))
+    chosen = drawn[: count // 2] if half == 0 else drawn[count // 2 :]
+    return chosen.sort().values
 
 
 def _seeded(*numbers: int) -> torch.Generator:

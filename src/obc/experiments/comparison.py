@@ -10,13 +10,13 @@ import re
 import shutil
 import statistics
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict
-from torch import Tensor, nn
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field
+from torch import nn
 
 from obc.criteria.reduce import AGGREGATORS, NORMALIZERS
 from obc.criteria.score import score
@@ -30,13 +30,11 @@ from obc.plans.plan import Plan, PlanCost
 from obc.reporting.record import Curve, Point
 from obc.search.planner import plan
 from obc.search.ranking import SCOPES
+from obc.tasks.task import Task
 from obc.tracing.tracer import trace
-from obc.tuning.evaluate import evaluate
 
 CRITERIA = ("random", "l1", "l2", "bn_scale", "fpgm", "whc", "taylor", "hessian", "jacobian")
 SHARES = (0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2)
-
-Loss = Callable[[Any, Any], Tensor]
 
 
 @dataclass(frozen=True)
@@ -90,7 +88,10 @@ ABLATIONS = ("rows", "step", "aggregate", "norm", "scope")
 
 
 class CellPoint(BaseModel):
-    """One budget: the shares removed, and what the model is worth without tuning."""
+    """One budget: the shares removed, and what the model is worth without tuning.
+
+    `quality` is the value of the task's first metric; cells of version 1 call it accuracy.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -98,8 +99,8 @@ class CellPoint(BaseModel):
     channels: float
     params: float
     macs: float
-    accuracy: float
-    loss: float
+    quality: float = Field(validation_alias=AliasChoices("quality", "accuracy"))
+    loss: float | None = None
 
 
 class Cell(BaseModel):
@@ -108,7 +109,7 @@ class Cell(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     format: Literal["obc.cell"] = "obc.cell"
-    version: Literal[1] = 1
+    version: Literal[1, 2] = 2
     variant: str
     seed: int
     model: str  # the digest of its weights
@@ -123,16 +124,14 @@ class Cell(BaseModel):
 class Comparison:
     """What all variants have in common, and the folder of their cells.
 
-    `batches` can be gone through more than once; `settings` are options of `obc.plan`.
+    `batch_size` is that of calibration; `settings` are options of `obc.plan`.
     """
 
     folder: Path
-    example: Any
-    batches: Iterable[Any]
-    loss: Loss
-    test: Any
+    task: Task
     targets: Sequence[str]
     settings: Mapping[str, Any]
+    batch_size: int = 128
 
     def cell(self, model: nn.Module, variant: Variant, seed: int) -> Cell:
         """The cell from last time, or a new one; the model stays as it is."""
@@ -143,52 +142,54 @@ class Comparison:
             return _known(path, weights, settings)
         aside = self.folder / "planning" / path.stem
         plans = self._plans(model, {**self.settings, **variant.settings, "seed": seed}, aside)
-        found = Cell(
+        cell = Cell(
             variant=variant.name,
             seed=seed,
             model=weights,
             settings=settings,
             before=self._point(model, None),
-            points=[self._point(model, own) for own in plans],
+            points=[self._point(model, budget) for budget in plans],
             seconds=self._seconds(model, settings),
             steps=len(plans[-1].history),
         )
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_json(path, found.model_dump())
+        write_json(path, cell.model_dump())
         shutil.rmtree(aside, ignore_errors=True)
-        return found
+        return cell
 
     def _plans(self, model: nn.Module, settings: dict[str, Any], aside: Path) -> list[Plan]:
-        found: list[Plan] = plan(
+        plans: list[Plan] = plan(
             model,
-            self.example,
-            self.batches,
-            self.loss,
+            self.task.example(),
+            self.task.calibration(self.batch_size),
+            self.task.loss,
             target=list(self.targets),
             resume=aside,
             **settings,
         )
-        return found
+        return plans
 
-    def _point(self, model: nn.Module, own: Plan | None) -> CellPoint:
+    def _point(self, model: nn.Module, pruning: Plan | None) -> CellPoint:
         removed = {"channels": 0.0, "params": 0.0, "macs": 0.0}
-        if own is not None:
-            assert own.before is not None and own.after is not None
-            removed = _removed(own.before, own.after)
-            model = apply(copy.deepcopy(model), own)
-        judged = evaluate(model, self.test)
-        target = str(own.target) if own is not None else "whole"
-        return CellPoint(target=target, **removed, accuracy=judged.top1, loss=judged.loss)
+        if pruning is not None:
+            assert pruning.before is not None and pruning.after is not None
+            removed = _removed(pruning.before, pruning.after)
+            model = apply(copy.deepcopy(model), pruning)
+        judged = self.task.evaluate(model)
+        target = str(pruning.target) if pruning is not None else "whole"
+        loss = judged.named().get("loss")
+        return CellPoint(target=target, **removed, quality=judged.value, loss=loss)
 
     def _seconds(self, model: nn.Module, settings: Mapping[str, Any]) -> float:
         """CPU time of scoring the whole model once, after a first time that finds things out."""
         names = ("criterion", "aggregate", "normalize", "diagonal_norm", "block")
         chosen = {k: v for k, v in settings.items() if k in names}
-        sites = trace(model, self.example)
+        sites = trace(model, self.task.example())
         for rows in (1, settings["rows"]):
-            some = list(itertools.islice(iter(self.batches), rows))
+            calibration = self.task.calibration(self.batch_size)
+            batches = list(itertools.islice(iter(calibration), rows))
             start = time.process_time()
-            score(model, sites, some, self.loss, **chosen)
+            score(model, sites, batches, self.task.loss, **chosen)
         return time.process_time() - start
 
 
@@ -219,15 +220,16 @@ def curve(cells: Sequence[Cell]) -> Curve:
 
 
 def _mean(points: Sequence[CellPoint]) -> Point:
-    accuracy, loss = [p.accuracy for p in points], [p.loss for p in points]
+    quality = [p.quality for p in points]
+    losses = [p.loss for p in points if p.loss is not None]
     return Point(
         channels=statistics.mean(p.channels for p in points),
         params=statistics.mean(p.params for p in points),
         macs=statistics.mean(p.macs for p in points),
-        accuracy=statistics.mean(accuracy),
-        accuracy_std=_deviation(accuracy),
-        loss=statistics.mean(loss),
-        loss_std=_deviation(loss),
+        quality=statistics.mean(quality),
+        quality_std=_deviation(quality),
+        loss=statistics.mean(losses) if losses else None,
+        loss_std=_deviation(losses) if losses else None,
     )
 
 
@@ -236,12 +238,13 @@ def _deviation(values: Sequence[float]) -> float:
     return statistics.stdev(values) if len(values) > 1 else 0.0
 
 
-def as_csv(cells: Iterable[Cell]) -> str:
-    """Every measured point, one a line; shares are those removed."""
+def as_csv(cells: Iterable[Cell], metric: str) -> str:
+    """Every measured point, one a line; shares are those removed, quality is the metric's."""
     text = io.StringIO()
-    names = [n for n in CellPoint.model_fields]
+    names = list(CellPoint.model_fields)
+    heads = [metric if n == "quality" else n for n in names]
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["variant", "seed", *names, "scoring CPU seconds", "steps"])
+    writer.writerow(["variant", "seed", *heads, "scoring CPU seconds", "steps"])
     for cell in cells:
         for point in (cell.before, *cell.points):
             values = [getattr(point, n) for n in names]

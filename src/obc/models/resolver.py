@@ -63,7 +63,9 @@ def resolve(
         return _LIBRARIES[kind](rest, pretrained, options)
     path, _, factory = name.rpartition(":")  # a path may have a colon of its own
     if path.endswith(".py"):
-        return _from_file(Path(path), factory, pretrained, options)
+        if pretrained:
+            options["pretrained"] = True
+        return _build(f"{path}:{factory}", from_file(path, factory), options)
     raise ObcError(
         f"'{name}' names no model; names are {', '.join(OWN)}, torchvision:…, timm:…, hf:…, "
         "path/to/file.py:factory"
@@ -145,7 +147,9 @@ def _hugging_face(name: str, pretrained: bool, options: dict[str, Any]) -> nn.Mo
     return _build(f"hf:{name}", build, options)
 
 
-def _from_file(path: Path, factory: str, pretrained: bool, options: dict[str, Any]) -> nn.Module:
+def from_file(file: str, factory: str) -> Callable[..., Any]:
+    """A function of a Python file, which is run for it."""
+    path = Path(file)
     if not path.is_file():
         raise ObcError(f"no file {path}")
     spec = importlib.util.spec_from_file_location(path.stem, path)
@@ -158,9 +162,8 @@ def _from_file(path: Path, factory: str, pretrained: bool, options: dict[str, An
     if not callable(getattr(module, factory, None)):
         names = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]
         raise ObcError(f"{path} has no function '{factory}'{closest(factory, names)}")
-    if pretrained:
-        options["pretrained"] = True
-    return _build(f"{path}:{factory}", getattr(module, factory), options)
+    made: Callable[..., Any] = getattr(module, factory)
+    return made
 
 
 def _library(name: str, extra: str) -> ModuleType:

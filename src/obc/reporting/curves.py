@@ -11,8 +11,9 @@ from obc.disk.writing import write
 from obc.errors import ObcError
 from obc.reporting.axes import spans_decades
 from obc.reporting.charts import Line
-from obc.reporting.figures import REMOVED, comparison_lines
-from obc.reporting.record import Curve
+from obc.reporting.figures import REMOVED, comparison_lines, heading, judged
+from obc.reporting.record import ACCURACY, Curve, Point
+from obc.tasks.evaluation import Metric
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -25,8 +26,13 @@ _COLOURS = (
 )  # fmt: skip
 
 
-def draw_comparison(curves: Sequence[Curve], path: str | os.PathLike[str], title: str = "") -> Path:
-    """Accuracy and loss over channels, parameters and MACs removed, mean ± std; returns the path.
+def draw_comparison(
+    curves: Sequence[Curve],
+    path: str | os.PathLike[str],
+    title: str = "",
+    metric: Metric = ACCURACY,
+) -> Path:
+    """Metric and loss over channels, parameters and MACs removed, mean ± std; returns the path.
 
     The end of the path, .png or .svg, says which kind.
     """
@@ -39,35 +45,38 @@ def draw_comparison(curves: Sequence[Curve], path: str | os.PathLike[str], title
 
     # With a salt of its own an SVG is the same each time it is drawn; its words stay words.
     with rc_context({"svg.hashsalt": "obc", "svg.fonttype": "none", "font.size": 9}):
-        figure = _figure(curves, title)
+        figure = _figure(curves, title, metric)
         meta = {"Date": None} if target.suffix == ".svg" else {}
         kind = target.suffix[1:]
         write(target, lambda aside: figure.savefig(aside, format=kind, dpi=160, metadata=meta))
     return target
 
 
-def _figure(curves: Sequence[Curve], title: str) -> Figure:
+def _figure(curves: Sequence[Curve], title: str, metric: Metric) -> Figure:
     from matplotlib.figure import Figure
 
-    kinds = ["accuracy"]
-    if any(p.loss is not None for c in curves for p in c.points):
-        kinds.append("loss")
+    known = {of for c in curves for p in c.points for of in ("quality", "loss") if _has(p, of)}
+    kinds = [(kind, of) for kind, of in judged(metric) if of in known]
     figure = Figure(figsize=(11, 0.8 + 2.9 * len(kinds)), layout="constrained")
     every = figure.subplots(len(kinds), len(REMOVED), sharey="row", squeeze=False)
-    for row, of in zip(every, kinds, strict=True):
+    for row, (kind, of) in zip(every, kinds, strict=True):
         for axes, (key, words) in zip(row, REMOVED, strict=True):
-            handles = _draw(axes, comparison_lines(curves, key, of), of)
+            handles = _draw(axes, comparison_lines(curves, key, of), kind)
             axes.set_xlabel(f"{words} removed, %")
-            if of == "accuracy":  # which every curve has
+            if of == "quality":  # which every curve has
                 named = handles
-        row[0].set_ylabel("accuracy, %" if of == "accuracy" else of)
+        row[0].set_ylabel(heading(kind))
     _legend(figure, named)
     if title:
         figure.suptitle(title, parse_math=False)
     return figure
 
 
-def _draw(axes: Any, drawn: Sequence[Line], of: str) -> dict[str, Any]:
+def _has(point: Point, of: str) -> bool:
+    return getattr(point, of) is not None
+
+
+def _draw(axes: Any, drawn: Sequence[Line], metric: Metric) -> dict[str, Any]:
     handles = {}
     for line in reversed(drawn):  # the first one lies on top
         colour = _COLOURS[line.style.colour - 1]
@@ -77,8 +86,8 @@ def _draw(axes: Any, drawn: Sequence[Line], of: str) -> dict[str, Any]:
             low = [y - s for y, s in zip(line.y, line.spread, strict=True)]
             high = [y + s for y, s in zip(line.y, line.spread, strict=True)]
             axes.fill_between(line.x, low, high, color=colour, alpha=0.15, lw=0)
-    if of == "accuracy":
-        axes.set_ylim(0, 101)
+    if metric.most is not None:
+        axes.set_ylim(0, 1.01 * metric.most)
     elif drawn and spans_decades(y for line in drawn for y in line.y):
         axes.set_yscale("log")
     axes.grid(alpha=0.3, lw=0.5)

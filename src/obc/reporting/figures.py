@@ -12,8 +12,10 @@ import numpy as np
 from obc.reporting.axes import short
 from obc.reporting.charts import Chart, Line, Style, histogram, lines, styles
 from obc.reporting.record import Curve, Heat, Record, Scores, Step, Tuning
+from obc.tasks.evaluation import Metric
 
 _INK = (42, 120, 214)  # --c1; the map's strength is in its alpha, so that any background shows
+LOSS = Metric("loss", higher=False, digits=4)
 REMOVED = (("channels", "channels"), ("params", "parameters"), ("macs", "MACs"))
 
 
@@ -68,7 +70,7 @@ def widths(record: Record) -> list[Bars]:
     ]  # fmt: skip
 
 
-def step_charts(steps: Sequence[Step]) -> list[Chart]:
+def step_charts(steps: Sequence[Step], metric: Metric) -> list[Chart]:
     """What is left of MACs, parameters and channels, and what is measured on the way."""
     if len(steps) < 2:
         return []
@@ -84,17 +86,35 @@ def step_charts(steps: Sequence[Step]) -> list[Chart]:
         if of(steps[0])
     ]
     charts = [lines("What is left, %", "step", left, whole=True, zero=True)] if left else []
-    measured: list[tuple[str, Callable[[Step], float | None], float | None]] = [
-        ("Accuracy, %", lambda s: s.accuracy, 100.0),
-        ("Loss", lambda s: s.loss, None),
-    ]
-    for title, value, most in measured:
-        known = [(float(s.step), v) for s in steps if (v := value(s)) is not None]
+    for kind, of in judged(metric):
+        known = [(float(s.step), v) for s in steps if (v := getattr(s, of)) is not None]
         if len(known) > 1:
             xs, ys = zip(*known, strict=True)
-            line = Line(title.partition(",")[0].lower(), xs, ys, Style(False, 1))
-            charts.append(lines(title, "step", [line], whole=True, log=most is None, most=most))
+            line = Line(kind.label or kind.name, xs, ys, Style(False, 1))
+            charts.append(_chart(kind, "step", [line], whole=True))
     return charts
+
+
+def judged(metric: Metric) -> list[tuple[Metric, str]]:
+    """What models are judged by, and the field it is kept in: the metric that counts, the loss."""
+    return [(metric, "quality"), *([(LOSS, "loss")] if metric.name != "loss" else [])]
+
+
+def heading(metric: Metric) -> str:
+    """What stands above a figure: "Top-1, % ↑"; the arrow says which way is better.
+
+    >>> heading(Metric("perplexity", higher=False))
+    'Perplexity ↓'
+    """
+    label = metric.label or metric.name
+    unit = f", {metric.unit}" if metric.unit else ""
+    return f"{label[:1].upper()}{label[1:]}{unit} {metric.arrow}"
+
+
+def _chart(metric: Metric, x_label: str, drawn: Sequence[Line], whole: bool = False) -> Chart:
+    """Lines of a metric; one without a bound may take a logarithmic axis."""
+    most = metric.most
+    return lines(heading(metric), x_label, drawn, whole=whole, log=most is None, most=most)
 
 
 def score_charts(scores: Sequence[Scores]) -> list[Chart]:
@@ -115,16 +135,16 @@ def score_charts(scores: Sequence[Scores]) -> list[Chart]:
     ]
 
 
-def tuning_charts(curves: Sequence[Tuning]) -> list[tuple[str, list[Chart]]]:
-    """For each plan: accuracy, loss and learning rate of all its curves."""
+def tuning_charts(curves: Sequence[Tuning], metric: Metric) -> list[tuple[str, list[Chart]]]:
+    """For each plan: the metric, the loss and the learning rate of all its curves."""
     chosen = styles(list(dict.fromkeys(c.name for c in curves)))
     found = []
     for plan in dict.fromkeys(c.plan for c in curves):
         own = [c for c in curves if c.plan == plan]
         charts = []
         for title, key, most in (
-            ("Accuracy, %", "accuracy", 100.0),
-            ("Training loss", "loss", None),
+            (heading(metric), "quality", metric.most),
+            ("Training loss ↓", "loss", None),
             ("Learning rate", "lr", None),
         ):
             drawn = []
@@ -135,26 +155,45 @@ def tuning_charts(curves: Sequence[Tuning]) -> list[tuple[str, list[Chart]]]:
                     drawn.append(Line(c.name, xs, ys, chosen[c.name]))
             if drawn:
                 charts.append(
-                    lines(title, "epoch", drawn, whole=True, log=key == "loss", most=most)
+                    lines(
+                        title,
+                        "epoch",
+                        drawn,
+                        whole=True,
+                        log=key != "lr" and most is None,
+                        most=most,
+                    )
                 )
         found.append((plan, charts))
     return found
 
 
-def comparison_charts(curves: Sequence[Curve]) -> list[Chart]:
-    """Accuracy, then loss, over what was removed."""
-    found = []
-    for of, title, most in (("accuracy", "Accuracy, %", 100.0), ("loss", "Loss", None)):
+def comparison_charts(curves: Sequence[Curve], metric: Metric) -> list[Chart]:
+    """The metric, then the loss, over what was removed."""
+    charts = []
+    for kind, of in judged(metric):
         for key, words in REMOVED:
             drawn = comparison_lines(curves, key, of)
             if drawn:
-                label = f"{words} removed, %"
-                found.append(lines(title, label, drawn, log=of == "loss", most=most))
-    return found
+                charts.append(_chart(kind, f"{words} removed, %", drawn))
+    return charts
+
+
+def best_points(curves: Sequence[Curve], metric: Metric) -> list[set[int]]:
+    """For each curve, which of its points no other curve beats at the same place."""
+    places = max((len(c.points) for c in curves), default=0)
+    best: list[set[int]] = [set() for _ in curves]
+    for place in range(1, places):  # before anything is removed all are the same
+        column = [c.points[place].quality if place < len(c.points) else None for c in curves]
+        values = [v for v in column if v is not None]
+        for number, value in enumerate(column):
+            if value is not None and not any(metric.better(other, value) for other in values):
+                best[number].add(place)
+    return best
 
 
 def comparison_lines(curves: Sequence[Curve], key: str, of: str) -> list[Line]:
-    """Accuracy or loss of each criterion over one kind of what was removed, in per cent."""
+    """Quality or loss of each criterion over one kind of what was removed, in per cent."""
     chosen = styles([c.criterion for c in curves])
     found = []
     for curve in curves:

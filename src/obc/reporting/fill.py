@@ -17,9 +17,9 @@ from obc.errors import ObcError, closest
 from obc.plans.plan import Plan
 from obc.reporting.record import Environment, Epoch, Heat, Scores, Step, Tuning, Widths
 from obc.running.forward import evaluating
+from obc.tasks.evaluation import Evaluation
 from obc.tracing.sites import Sites
-from obc.tuning.evaluate import Score
-from obc.tuning.trainer import Tuned
+from obc.tuning.trainer import Tuned, history_key
 
 _BARS = 40
 _SIDE = 12  # rows and columns of a heat map that one filter takes
@@ -74,20 +74,20 @@ def widths(sites: Sites, plans: Mapping[str, Plan]) -> Widths:
     )
 
 
-def steps(plan: Plan, scored: Mapping[int, Score] | None = None) -> list[Step]:
-    """The cost after each step of a plan; `scored` has what was evaluated, by step, 0 = before."""
+def steps(plan: Plan, evaluated: Mapping[int, Evaluation] | None = None) -> list[Step]:
+    """The cost after each step of a plan, and what was evaluated, by step, 0 = before."""
     if plan.before is None:
         return []
     costs = [plan.before, *(step.after for step in plan.history)]
-    known = scored or {}
+    known = evaluated or {}
     return [
         Step(
             step=number,
             macs=cost.macs,
             params=cost.params,
             channels=cost.channels,
-            accuracy=known[number].top1 if number in known else None,
-            loss=known[number].loss if number in known else None,
+            quality=known[number].value if number in known else None,
+            loss=known[number].named().get("loss") if number in known else None,
         )
         for number, cost in enumerate(costs)
     ]
@@ -187,18 +187,14 @@ def _learning(weight: Tensor) -> Iterator[None]:
             weight.requires_grad_(was)
 
 
-def tuning(name: str, tuned: Tuned | Iterable[Mapping[str, float]], plan: str = "") -> Tuning:
-    """A curve from what `obc.finetune` returned, or from its history.
-
-    >>> tuning("naive", [{"epoch": 1, "loss": 0.5, "lr": 0.1, "top1": 90.0}]).epochs[0].accuracy
-    90.0
-    """
-    history = tuned.history if isinstance(tuned, Tuned) else tuned
+def tuning(name: str, tuned: Tuned, plan: str = "") -> Tuning:
+    """A curve from what `obc.finetune` returned."""
+    key = history_key(tuned.last.metric.name) if tuned.last is not None else ""
     return Tuning(
         name=name,
         plan=plan,
         epochs=[
-            Epoch(epoch=int(h["epoch"]), loss=h["loss"], accuracy=h.get("top1"), lr=h.get("lr"))
-            for h in history
+            Epoch(epoch=int(h["epoch"]), loss=h["loss"], quality=h.get(key), lr=h.get("lr"))
+            for h in tuned.history
         ],
     )

@@ -12,6 +12,7 @@ from obc.disk.writing import write
 from obc.reporting import charts, figures
 from obc.reporting.axes import short
 from obc.reporting.record import Latency, Record
+from obc.tasks.evaluation import Metric
 
 PAGE = "report.html"
 
@@ -47,12 +48,13 @@ def page(record: Record) -> str:
         size=size,
         facts=_facts(record),
         made=_made(record),
-        table=_table(record.latency),
+        table=_table(record.latency, record.metric),
         widths=figures.widths(record),
-        steps=figures.step_charts(record.steps),
+        steps=figures.step_charts(record.steps, record.metric),
         scores=figures.score_charts(record.scores),
-        tuning=figures.tuning_charts(record.tuning),
-        comparison=figures.comparison_charts(record.comparison),
+        tuning=figures.tuning_charts(record.tuning, record.metric),
+        comparison=figures.comparison_charts(record.comparison, record.metric),
+        numbers=_numbers(record),
         times=figures.times(record.comparison),
         seeds=_seeds(record),
         heats=[figures.picture(h) for h in record.heats],
@@ -74,6 +76,7 @@ def _made(record: Record) -> list[tuple[str, str]]:
     found: list[tuple[str, object]] = [
         ("model", record.model),
         ("data", record.data),
+        ("measured on", record.protocol),
         ("seed", record.seed),
         ("commit", record.commit),
     ]
@@ -91,6 +94,46 @@ def _made(record: Record) -> list[tuple[str, str]]:
     return [(name, str(value)) for name, value in found if value is not None]
 
 
+def _numbers(record: Record) -> _Numbers:
+    """All points of a comparison; the best at each place is marked, whichever way is better."""
+    kinds = [(kind, of) for kind, of in figures.judged(record.metric) if of == "quality"]
+    if any(p.loss is not None for c in record.comparison for p in c.points):
+        kinds = figures.judged(record.metric)
+    best = figures.best_points(record.comparison, record.metric)
+    rows = [
+        _Measured(
+            curve.criterion,
+            [f"{100 * share:.1f} %" for share in (point.channels, point.params, point.macs)],
+            [_spread(kind, getattr(point, of), getattr(point, f"{of}_std")) for kind, of in kinds],
+            place in best[number],
+        )
+        for number, curve in enumerate(record.comparison)
+        for place, point in enumerate(curve.points)
+    ]
+    return _Numbers([kind.title for kind, _ in kinds], rows)
+
+
+def _spread(metric: Metric, value: float | None, std: float | None) -> str:
+    if value is None:
+        return ""
+    spread = "" if std is None else f" ± {std:.{metric.digits}f}"
+    return f"{value:.{metric.digits}f}{spread}"
+
+
+@dataclass(frozen=True)
+class _Measured:
+    criterion: str
+    removed: list[str]
+    values: list[str]
+    best: bool
+
+
+@dataclass(frozen=True)
+class _Numbers:
+    heads: list[str]
+    rows: list[_Measured]
+
+
 @dataclass(frozen=True)
 class _Row:
     name: str
@@ -103,10 +146,10 @@ class _Table:
     rows: list[_Row]
 
 
-def _table(models: list[Latency]) -> _Table:
+def _table(models: list[Latency], metric: Metric) -> _Table:
     """Columns that any model fills; what became smaller is also told as a factor of the first."""
     columns = [
-        ("accuracy", "accuracy", lambda v: f"{v:.2f} %", False),
+        (metric.title, "quality", metric.text, False),
         ("MACs", "macs", short, True),
         ("parameters", "params", short, True),
         ("on disk", "size", lambda v: f"{short(v)}B", True),

@@ -8,17 +8,28 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AliasChoices,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
 
 from obc.disk.claim import make
 from obc.disk.reading import parse, read_bytes
 from obc.disk.writing import write
 from obc.errors import ObcError
+from obc.tasks.evaluation import Metric
 
 FILE = "record.json"  # planning and tuning keep a run.json of their own
 _WHAT = "a record"
 
 Count = Annotated[int, Field(ge=0)]
+# The value of the metric that counts, which records of version 1 call accuracy.
+_QUALITY = AliasChoices("quality", "accuracy")
+ACCURACY = Metric("accuracy", unit="%", most=100.0)
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
@@ -29,7 +40,7 @@ class _Part(BaseModel):
 
 
 class Figure(_Part):
-    """One number of the summary, e.g. accuracy 97.2 % (98.1 before)."""
+    """One number of the summary, e.g. top-1 97.2 % (98.1 before)."""
 
     name: str
     value: int | float | str
@@ -64,13 +75,13 @@ class Widths(_Part):
 
 
 class Step(_Part):
-    """Cost after a step of planning, 0 being the model as it was; accuracy in per cent."""
+    """Cost after a step of planning, 0 being the model as it was, and what was evaluated."""
 
     step: Count
     macs: Count
     params: Count
     channels: Count
-    accuracy: float | None = None
+    quality: float | None = Field(default=None, validation_alias=_QUALITY)
     loss: float | None = None
 
 
@@ -115,11 +126,11 @@ class Heat(_Part):
 
 
 class Epoch(_Part):
-    """One epoch: mean training loss, accuracy on the validation data in per cent, learning rate."""
+    """One epoch: mean training loss, quality on the validation data, learning rate."""
 
     epoch: Count
     loss: float
-    accuracy: float | None = None
+    quality: float | None = Field(default=None, validation_alias=_QUALITY)
     lr: float | None = None
 
 
@@ -132,7 +143,7 @@ class Tuning(_Part):
 
 
 class Point(_Part):
-    """What is left of a model without fine-tuning, over several seeds; accuracy in per cent.
+    """What is left of a model without fine-tuning, over several seeds.
 
     `channels`, `params` and `macs` are the shares removed, from 0 to 1.
     """
@@ -140,8 +151,10 @@ class Point(_Part):
     channels: Share
     params: Share
     macs: Share
-    accuracy: float
-    accuracy_std: float = Field(default=0.0, ge=0)
+    quality: float = Field(validation_alias=_QUALITY)
+    quality_std: float = Field(
+        default=0.0, ge=0, validation_alias=AliasChoices("quality_std", "accuracy_std")
+    )
     loss: float | None = None
     loss_std: float | None = Field(default=None, ge=0)
 
@@ -163,7 +176,7 @@ class Latency(_Part):
     params: Count | None = None
     size: Count | None = None  # bytes on disk
     milliseconds: float | None = Field(default=None, ge=0)
-    accuracy: float | None = None
+    quality: float | None = Field(default=None, validation_alias=_QUALITY)
 
 
 class Record(BaseModel):
@@ -172,7 +185,7 @@ class Record(BaseModel):
     >>> import tempfile
     >>> folder = tempfile.mkdtemp()
     >>> record = Record(title="ResNet-20 on digits", command="obc demo")
-    >>> record.figures.append(Figure(name="accuracy", value=97.2, unit="%", note="98.1 before"))
+    >>> record.figures.append(Figure(name="top-1", value=97.2, unit="%", note="98.1 before"))
     >>> _ = record.save(folder)
     >>> Record.load(folder).figures[0].value
     97.2
@@ -183,7 +196,7 @@ class Record(BaseModel):
     )
 
     format: Literal["obc.record"] = "obc.record"
-    version: Literal[1] = 1
+    version: Literal[1, 2] = 2
     title: str
     command: str
     created: str = Field(
@@ -192,6 +205,8 @@ class Record(BaseModel):
     commit: str | None = None
     model: str | None = None
     data: str | None = None
+    metric: Metric = ACCURACY  # that every quality is a value of
+    protocol: str | None = None  # how it was measured
     seed: int | None = None
     environment: Environment | None = None
     warnings: list[str] = []

@@ -4,45 +4,62 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, overload
+from typing import Any, Protocol, overload
 
-from torch import nn
+from torch import Tensor, nn
 
 from obc.costs.targets import Target, parse_all
 from obc.criteria.criterion import Criterion
 from obc.criteria.score import Loss
+from obc.errors import ObcError
 from obc.plans.plan import Plan
 from obc.search.algorithm import Run
 from obc.search.settings import Settings
 
 
+class Calibrating(Protocol):
+    """What planning asks of a task."""
+
+    def example(self) -> Any:
+        """An input of the model."""
+
+    def calibration(self) -> Iterable[Any]:
+        """Batches to score with, as often as they are asked for."""
+
+    def loss(self, model: Any, batch: Any, /) -> Tensor:
+        """The mean loss of a batch."""
+
+
 @overload
 def plan(
     model: nn.Module,
-    example: Any,
+    example: Any = ...,
     batches: Iterable[Any] = ...,
     loss: Loss | None = ...,
     *,
     target: str | Target,
+    task: Calibrating | None = ...,
     **settings: Any,
 ) -> Plan: ...
 @overload
 def plan(
     model: nn.Module,
-    example: Any,
+    example: Any = ...,
     batches: Iterable[Any] = ...,
     loss: Loss | None = ...,
     *,
     target: Sequence[str | Target],
+    task: Calibrating | None = ...,
     **settings: Any,
 ) -> list[Plan]: ...
 def plan(
     model: nn.Module,
-    example: Any,
+    example: Any = None,
     batches: Iterable[Any] = (),
     loss: Loss | None = None,
     *,
     target: str | Target | Sequence[str | Target],
+    task: Calibrating | None = None,
     criterion: str | Criterion = "jacobian",
     aggregate: str = "sum",
     normalize: str = "none",
@@ -73,6 +90,7 @@ def plan(
         batches: any iterable; each step goes on where the last one stopped, and starts over at
             the end.
         loss: `loss(model, batch)`, a scalar. Criteria of weights alone need no batches or loss.
+        task: of `obc.tasks`; stands for example, batches and loss where these are left out.
         target: "macs=2x", "macs=50%" (kept), "params=…", "channels=…", "memory=…", "latency=…",
             or a list of one unit: then one run gives a plan for each, nested in each other.
         criterion: a name or an instance, as for `obc.score`.
@@ -105,6 +123,11 @@ def plan(
     Linear(in_features=32, out_features=4, bias=True)
     """
     targets = parse_all(target)
+    if task is not None:
+        example = task.example() if example is None else example
+        batches, loss = batches or task.calibration(), loss or task.loss
+    if example is None:
+        raise ObcError("say what the model takes: an example, or a task that has one")
     settings = Settings(
         criterion=criterion,
         options=options,

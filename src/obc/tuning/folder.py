@@ -8,9 +8,9 @@ from typing import Any
 
 from torch import Tensor
 
-from obc.data import Images
 from obc.disk import claim, digest
 from obc.errors import ObcError
+from obc.tasks.task import Task
 from obc.tuning.recipe import Recipe
 
 ABOUT, LAST, BEST = "run.json", "last.safetensors", "best.safetensors"
@@ -18,15 +18,16 @@ FINAL, RESULT = "model.safetensors", "result.json"
 
 
 def describe(
-    recipe: Recipe, weights: Mapping[str, Tensor], train: Any, teacher: bool, world: int
+    recipe: Recipe, weights: Mapping[str, Tensor], task: Task, teacher: bool, world: int
 ) -> dict[str, Any]:
     """All that must be the same for a run to go on where it stopped."""
-    images = {"images": len(train), "shape": list(train.shape)} if isinstance(train, Images) else {}
+    train = getattr(task, "train", None)
+    data = train.described() if train is not None else {"steps": task.steps(recipe.batch_size)}
     return {
         "format": 2,
         **recipe.model_dump(mode="json"),
         "digest of the weights": digest.of_tensors(weights),
-        "training data": images or {"batches": len(train)},
+        "training data": data,
         "teacher": teacher,
         "processes": world,
     }

@@ -7,15 +7,14 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
+import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from obc.data import Batch
 from obc.errors import ObcError
+from obc.tasks.task import Task
 from obc.tuning import checkpoint
-from obc.tuning.distill import ask, distilled, logits_of
-from obc.tuning.evaluate import check_classes
+from obc.tuning.distillation import listening
 from obc.tuning.feed import Feed
 from obc.tuning.optimizing import optimizer_of, schedule_of
 from obc.tuning.processes import Processes
@@ -35,6 +34,7 @@ class Learner:
         processes: Processes,
     ) -> None:
         self.recipe, self.feed, self.processes, self.callback = recipe, feed, processes, callback
+        self.task: Task = feed.task
         if processes.sharded and (recipe.ema or callback):
             raise ObcError("ema and callbacks need whole weights: not with FSDP")
         working.to(processes.device).train()
@@ -70,28 +70,34 @@ class Learner:
     def judged_state(self) -> dict[str, Tensor]:
         return checkpoint.model_state(self.judged)
 
-    def step(self, batch: Batch) -> float:
+    def step(self, batch: Any) -> float:
         """Forward and backward; the mean loss over all processes."""
         total: Any = 0.0
-        parts = [t.chunk(self.recipe.accumulate) for t in batch]
-        for number, (images, labels) in enumerate(zip(*parts, strict=True), 1):
-            last = number == len(parts[0])  # a small batch may make fewer parts
+        size, parts = self.task.size(batch), self.task.parts(batch, self.recipe.accumulate)
+        for number, part in enumerate(parts, 1):
+            last = number == len(parts)  # a small batch may make fewer parts
             with nullcontext() if last else self.processes.apart(self.model):
-                loss = self._loss(images, labels) * (len(labels) / len(batch.labels))
+                loss = self._loss(part) * (self.task.size(part) / size)
                 self.processes.backward(loss)
             total = total + loss.detach()
         return self.processes.mean(total)
 
-    def _loss(self, images: Tensor, labels: Tensor) -> Tensor:
-        logits = logits_of(self.model(images))
-        if not self.done:
-            check_classes(logits, labels, self.feed.images)
-        loss = F.cross_entropy(logits, labels, label_smoothing=self.recipe.label_smoothing)
+    def _loss(self, batch: Any) -> Tensor:
         if self.teacher is None:
-            return loss
-        with self.processes.autocast():
-            wise = ask(self.teacher, images)
-        return distilled(loss, logits, wise, self.recipe.distill, self.recipe.temperature)
+            return self.task.loss(self.model, batch)
+        return self._distilled(self.teacher, batch)
+
+    def _distilled(self, teacher: nn.Module, batch: Any) -> Tensor:
+        """(1 − c) · loss + c · distance(student, teacher), the distance being the task's."""
+        with listening(self.model) as student:
+            loss = self.task.loss(self.model, batch)
+        with listening(teacher) as answers, torch.no_grad(), self.processes.autocast():
+            self.task.loss(teacher, batch)
+        share, temperature = self.recipe.distill, self.recipe.temperature
+        distance = sum(
+            self.task.distance(a, b, temperature) for a, b in zip(student, answers, strict=True)
+        )
+        return (1 - share) * loss + share * distance
 
     def apply(self) -> None:
         """Use the gradients: callback, clipping, optimizer, schedule, average."""

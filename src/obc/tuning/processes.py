@@ -21,13 +21,15 @@ from obc.running.processes import Group
 class Processes:
     """What a run asks of accelerate, and nothing else."""
 
-    def __init__(self, amp: str, out: Path, tracker: Any) -> None:
+    def __init__(self, amp: str, out: Path | None, tracker: Any) -> None:
         if amp == "fp16" and not torch.cuda.is_available():
             raise ObcError("amp: 'fp16' needs a GPU; on a CPU use 'bf16' or 'no'")
         self._fresh = not AcceleratorState._shared_state
         try:
             self._accelerator = Accelerator(
-                mixed_precision=amp, log_with=tracker, project_dir=str(out)
+                mixed_precision=amp,
+                log_with=tracker if out is not None else None,
+                project_dir=str(out) if out is not None else None,
             )
         except ValueError as error:
             raise ObcError(f"accelerate cannot start: {error}") from error

@@ -1,4 +1,4 @@
-"""A progress bar with loss, accuracy, images per second and time left; silent off a terminal."""
+"""A progress bar with loss, metric, samples per second and time left; silent off a terminal."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ class Bar:
             TextColumn("{task.description}"),
             BarColumn(),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[told]}"),
+            TextColumn("{task.fields[text]}"),
             TimeRemainingColumn(),
             console=console,
             refresh_per_second=2,
             disable=not (show and console.is_terminal),
         )
-        self._task = self._progress.add_task("tuning", total=total, completed=done, told="")
-        self._images, self._since, self.accuracy = 0, time.perf_counter(), ""
+        self._task = self._progress.add_task("tuning", total=total, completed=done, text="")
+        self._samples, self._since, self.quality = 0, time.perf_counter(), ""
 
     def __enter__(self) -> Bar:
         self._progress.start()
@@ -39,15 +39,15 @@ class Bar:
     ) -> None:
         self._progress.stop()
 
-    def step(self, loss: float, images: int) -> None:
-        """One step was made on so many images."""
-        self._images += images
+    def step(self, loss: float, samples: int) -> None:
+        """One step was made on so many samples."""
+        self._samples += samples
         if self._progress.disable:
             return
-        told = f"loss {loss:.4f} {self.accuracy} {self.rate:.0f} images/s"
-        self._progress.update(self._task, advance=1, told=told)
+        text = f"loss {loss:.4f} {self.quality} {self.rate:.0f} samples/s"
+        self._progress.update(self._task, advance=1, text=text)
 
     @property
     def rate(self) -> float:
-        """Images per second since this process began."""
-        return self._images / max(time.perf_counter() - self._since, 1e-9)
+        """Samples per second since this process began."""
+        return self._samples / max(time.perf_counter() - self._since, 1e-9)

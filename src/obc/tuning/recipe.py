@@ -20,6 +20,12 @@ Positive = Annotated[float, Field(gt=0)]
 NotNegative = Annotated[float, Field(ge=0)]
 Count = Annotated[int, Field(ge=1)]
 
+# Fields that are the task's: how training data are varied, and labels softened.
+TASK_OPTIONS = (
+    *("crop", "flip", "rand_augment", "mixup", "cutmix", "erasing", "repeated_augmentation"),
+    "label_smoothing",
+)
+
 
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
@@ -60,6 +66,7 @@ class Recipe(_Strict):
 
     model: str | None = None
     data: str | None = None
+    task: str | None = None  # one of your own, file.py:make, instead of data
     seed: Annotated[int, Field(ge=0)] = 0
 
     optimizer: Literal["sgd", "adamw"] = "sgd"
@@ -140,6 +147,13 @@ class Recipe(_Strict):
             return cls(**values)
         except ObcError as error:
             raise ObcError(f"{path}: {error}") from None
+
+    @property
+    def task_options(self) -> dict[str, Any]:
+        """What the recipe asks of its task beyond the defaults."""
+        fields = type(self).model_fields
+        chosen = {name: getattr(self, name) for name in TASK_OPTIONS}
+        return {name: v for name, v in chosen.items() if v != fields[name].default}
 
     def changed(self, **values: Any) -> Recipe:
         """The same recipe with other values, checked again."""

@@ -15,13 +15,16 @@ from obc.equivalent.attach import is_equivalent
 from obc.equivalent.merge import merge
 from obc.errors import ObcError
 from obc.running import randomness as seeds
+from obc.running.processes import Group
+from obc.tasks.evaluation import Evaluation, best_of
+from obc.tasks.task import Task
 from obc.tuning import checkpoint, folder
-from obc.tuning.evaluate import Score, counted, scored
 from obc.tuning.feed import Feed
 from obc.tuning.learner import Learner
 from obc.tuning.processes import Processes
 from obc.tuning.progress import Bar
 from obc.tuning.recipe import Recipe
+from obc.tuning.trainer import history_key
 
 SAVE_STEPS = 1000  # a checkpoint every so many steps, beside the one after each epoch
 LOG_STEPS = 50
@@ -33,22 +36,20 @@ class Run:
     def __init__(
         self,
         model: nn.Module,
-        train: Any,
-        val: Any,
+        task: Task,
         recipe: Recipe,
         teacher: nn.Module | None,
-        out: Path,
+        out: Path | None,
         resume: bool,
         callback: Callable[[nn.Module], None] | None,
         processes: Processes,
     ) -> None:
-        self.model, self.val, self.recipe = model, val, recipe
+        self.model, self.recipe = model, recipe
+        self.task = task.changed(**recipe.task_options)
         self.out, self.processes = out, processes
-        self.feed = Feed(train, recipe, processes.rank, processes.world, processes.device)
-        about = folder.describe(
-            recipe, model.state_dict(), train, teacher is not None, processes.world
-        )
-        processes.once(lambda: folder.claim_run(out, about, resume))
+        self.feed = Feed(self.task, recipe, processes.rank, processes.world, processes.device)
+        if out is not None:
+            self._claim(out, teacher is not None, resume)
         seeds.seed_all(recipe.seed)
         self.learner = Learner(
             copy.deepcopy(model), self.feed, recipe, teacher, callback, processes
@@ -56,9 +57,14 @@ class Run:
         self.history: list[dict[str, float]] = []
         self.loss_sum = 0.0
         self.random: dict[str, Any] = {}
-        if (out / folder.LAST).is_file():
-            self._resume()
+        if out is not None and (out / folder.LAST).is_file():
+            self._resume(out / folder.LAST)
         processes.start_tracking(recipe.model_dump(mode="json"))
+
+    def _claim(self, out: Path, teacher: bool, resume: bool) -> None:
+        world = self.processes.world
+        about = folder.describe(self.recipe, self.model.state_dict(), self.task, teacher, world)
+        self.processes.once(lambda: folder.claim_run(out, about, resume))
 
     @property
     def total(self) -> int:
@@ -89,7 +95,7 @@ class Run:
             )
         learner.apply()
         self.loss_sum += loss
-        bar.step(loss, len(batch.labels) * self.processes.world)
+        bar.step(loss, self.task.size(batch) * self.processes.world)
         if learner.done % LOG_STEPS == 0:
             self.processes.log({"loss": loss, "lr": learner.lr}, learner.done)
         if learner.done % steps and learner.done % SAVE_STEPS == 0:
@@ -101,27 +107,41 @@ class Run:
         self._check_weights()
         numbers = {"epoch": epoch + 1, "lr": learner.lr, "loss": self.loss_sum / self.feed.steps}
         better = False
-        if self.val is not None:
-            score = self._score()
-            best = max((h["top1"] for h in self.history), default=-1.0)
-            better = score.top1 > best
-            numbers |= {"top1": score.top1, "top5": score.top5, "val_loss": score.loss}
-            bar.accuracy = f"top-1 {score.top1:.2f}%"
+        if getattr(self.task, "test", self) is not None:  # a task of yours may not keep its data
+            evaluation = self._evaluate()
+            better = evaluation.better(best_of(self.evaluations()))
+            numbers |= {history_key(name): value for name, value in evaluation.named().items()}
+            bar.quality = evaluation.metric.told(evaluation.value)
         self.history.append(numbers)
         self.loss_sum = 0.0
-        self.processes.log({**numbers, "images_per_second": bar.rate}, learner.done)
+        self.processes.log({**numbers, "samples_per_second": bar.rate}, learner.done)
         if better:
-            plain = self._plain()
-            facts = {"step": learner.done, **numbers}
-            self.processes.once(lambda: checkpoint.write(self.out / folder.BEST, plain, facts))
+            self._write(folder.BEST, self._plain(), {"step": learner.done, **numbers})
         self._save()
 
-    def _score(self) -> Score:
-        rank, world = self.processes.rank, self.processes.world
-        if self.processes.sharded:  # every forward pass takes all processes
-            return scored(counted(self.learner.judged, self.val, 0, 1))
-        sums = counted(self.learner.judged, self.val, rank, world)
-        return scored(self.processes.summed(sums))
+    def _evaluate(self) -> Evaluation:
+        model = self.learner.judged
+        # With sharded weights every forward pass takes all processes.
+        if self.processes.world == 1 or self.processes.sharded:
+            return self.task.evaluate(model)
+        return self.task.evaluate(model, group=Group())
+
+    def evaluations(self) -> list[Evaluation]:
+        """Of each epoch that has ended, as its history tells."""
+        names = {m.name: history_key(m.name) for m in self.task.metrics}
+        told = [h for h in self.history if all(key in h for key in names.values())]
+        return [
+            Evaluation.of(
+                self.task.metrics, {n: h[key] for n, key in names.items()}, self.task.protocol
+            )
+            for h in told
+        ]
+
+    def _write(self, name: str, tensors: dict[str, Any], facts: dict[str, Any]) -> None:
+        """One file of the folder, if there is a folder; by the first process."""
+        if self.out is not None:
+            path = self.out / name
+            self.processes.once(lambda: checkpoint.write(path, tensors, facts))
 
     def _plain(self) -> dict[str, Any]:
         """The judged weights as the plain module has them."""
@@ -146,11 +166,14 @@ class Run:
             )
 
     def _good(self) -> str:
-        last = self.out / folder.LAST
-        return f"; the last good checkpoint is {last}" if last.is_file() else ""
+        last = self.out / folder.LAST if self.out is not None else None
+        return f"; the last good checkpoint is {last}" if last and last.is_file() else ""
 
     def _save(self) -> None:
         self._check_weights()
+        if self.out is None:
+            self.learner.agree()
+            return
         tensors = self.learner.state()
         for rank, states in enumerate(self.processes.gathered(seeds.capture())):
             tensors |= checkpoint.named(f"random.{rank}", states)
@@ -160,24 +183,23 @@ class Run:
             "history": self.history,
             "scaler": self.processes.scaler_state(),
         }
-        self.processes.once(lambda: checkpoint.write(self.out / folder.LAST, tensors, facts))
+        self._write(folder.LAST, tensors, facts)
 
-    def _resume(self) -> None:
-        tensors, facts = checkpoint.read(self.out / folder.LAST)
+    def _resume(self, last: Path) -> None:
+        tensors, facts = checkpoint.read(last)
         try:
             self.learner.restore(tensors, facts["step"])
             self.history, self.loss_sum = facts["history"], facts["loss_sum"]
             self.processes.set_scaler_state(facts["scaler"])
             self.random = checkpoint.under(f"random.{self.processes.rank}", tensors)
         except (KeyError, RuntimeError, ValueError) as error:
-            raise ObcError(f"{self.out / folder.LAST} does not fit this run: {error}") from error
+            raise ObcError(f"{last} does not fit this run: {error}") from error
 
-    def finish(self) -> list[Score]:
-        """Hand the weights to the model, write them and the result; the score of each epoch."""
-        scores = [Score(h["top1"], h["top5"], h["val_loss"]) for h in self.history if "top1" in h]
-        plain = self._plain()
+    def finish(self) -> None:
+        """Hand the weights to the model; write them and the result."""
         result = {"steps": self.learner.done, "history": self.history}
-        self.processes.once(lambda: checkpoint.write(self.out / folder.FINAL, plain, result))
-        self.processes.once(lambda: write_json(self.out / folder.RESULT, result))
+        self._write(folder.FINAL, self._plain(), result)
+        if self.out is not None:
+            path = self.out / folder.RESULT
+            self.processes.once(lambda: write_json(path, result))
         self._load(self.model)
-        return scores

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from obc.errors import ObcError
+from obc.tasks.task import Task
 from obc.tracing.sites import Member, Site, Sites
 from obc.tracing.tracer import trace
 from obc.tuning.recipe import Recipe
@@ -49,22 +50,21 @@ class GroupSparsity:
 
 def sparsify(
     model: nn.Module,
-    example: Any,
-    train: Any,
-    val: Any,
+    task: Task,
     recipe: Recipe,
-    out: str | os.PathLike[str],
+    out: str | os.PathLike[str] | None = None,
     resume: bool = True,
 ) -> Tuned:
     """The recipe's stage of sparse learning, in place, as a run of its own in `out`.
 
-    What the recipe leaves unpruned is not pressed.
+    What the recipe leaves unpruned is not pressed. No average of weights is kept, which would lag
+    behind those that shrink, and no teacher is asked.
     """
     stage = recipe.sparse
     if stage is None:
         raise ObcError("the recipe has no [sparse] table")
-    sites = trace(model, example, ignore=recipe.prune.ignore if recipe.prune else ())
-    own = recipe.changed(
+    sites = trace(model, task.example(), ignore=recipe.prune.ignore if recipe.prune else ())
+    learning = recipe.changed(
         epochs=stage.epochs,
         lr=stage.lr,
         schedule="multistep",
@@ -72,9 +72,11 @@ def sparsify(
         warmup_epochs=0,
         distill=0.0,
         ema=None,
+        prune=None,
+        sparse=None,
     )
     press = GroupSparsity(sites, stage.strength)
-    return finetune(model, train, val, own, out=out, resume=resume, callback=press)
+    return finetune(model, task, learning, out=out, resume=resume, callback=press)
 
 
 def norms(site: Site, weights: dict[str, Any]) -> Tensor:
@@ -85,8 +87,8 @@ def norms(site: Site, weights: dict[str, Any]) -> Tensor:
         rest = [d for d in range(weight.ndim) if d != m.dim]
         squares = weight.square().sum(rest) if rest else weight.square()
         total = total + squares[m.index.to(weight.device)].sum(1)
-    found: Tensor = total.sqrt()
-    return found
+    norm: Tensor = total.sqrt()
+    return norm
 
 
 def pressures(sizes: Tensor) -> Tensor:

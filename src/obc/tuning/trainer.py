@@ -12,7 +12,8 @@ from torch import nn
 
 from obc.errors import ObcError
 from obc.running import randomness as seeds
-from obc.tuning.evaluate import Score
+from obc.tasks.evaluate import task_of
+from obc.tasks.evaluation import Evaluation, best_of
 from obc.tuning.recipe import Recipe
 
 Callback = Callable[[nn.Module], None]
@@ -20,21 +21,26 @@ Callback = Callable[[nn.Module], None]
 
 @dataclass(frozen=True)
 class Tuned:
-    """What came of a run: the last epoch's score, the best one's, and every epoch's numbers."""
+    """What came of a run: the last epoch's evaluation, the best one, every epoch's numbers."""
 
-    score: Score | None
-    best: Score | None
+    last: Evaluation | None
+    best: Evaluation | None
     history: list[dict[str, float]]
-    folder: Path
+    folder: Path | None
+
+
+def history_key(metric: str) -> str:
+    """What a metric is called in a history, where "loss" is that of training."""
+    return "val_loss" if metric == "loss" else metric
 
 
 def finetune(
     model: nn.Module,
     train: Any,
-    val: Any,
-    recipe: Recipe,
+    val: Any = None,
+    recipe: Recipe | None = None,
     teacher: nn.Module | None = None,
-    out: str | os.PathLike[str] = "runs/x",
+    out: str | os.PathLike[str] | None = None,
     resume: bool = True,
     *,
     callback: Callback | None = None,
@@ -42,36 +48,50 @@ def finetune(
 ) -> Tuned:
     """Tune a model in place by a recipe; factors of an equivalent pruning are merged at the end.
 
-    `train` and `val` are images of `obc.data`, or batches of (inputs, labels) that can be gone
-    through more than once; `val` may be None. `teacher` is the unpruned model, for recipes that
-    distill. In `out` are kept `last.safetensors` (all that is needed to go on), `best.safetensors`
-    and `model.safetensors` (plain weights), `result.json` and what the tracker writes. Called
-    again after a crash, with the same model and recipe, it goes on from the last checkpoint to the
-    very same weights. `callback` gets the model in training after each backward pass. Under
-    `torchrun` or `accelerate launch` all processes share the work.
+    `finetune(model, task, recipe)`, or `finetune(model, train, val, recipe)` for a classifier.
+    Under `torchrun` or `accelerate launch` all processes share the work. On any error the model is
+    as it was before; what was reached is in `out`.
 
-    On any error the model is as it was before; what was reached is in `out`.
+    Args:
+        model: the model, which keeps its class; a copy of it learns.
+        train: a task, or training data: images of `obc.data`, or batches of (inputs, labels) that
+            can be gone through more than once.
+        val: the recipe if there is a task, or data to evaluate on after each epoch, or None.
+        recipe: every number of the run.
+        teacher: the unpruned model, for recipes that distill.
+        out: a folder to keep the run in: `last.safetensors` (all that is needed to go on),
+            `best.safetensors` and `model.safetensors` (plain weights), `result.json` and what the
+            tracker writes. Called again after a crash, with the same model and recipe, it goes on
+            from the last checkpoint to the very same weights. Without a folder nothing is written.
+        resume: whether to go on with a run that is in the folder, or to refuse it.
+        callback: gets the model in training after each backward pass.
+        tracker: what accelerate calls a tracker, or None.
 
-    >>> import tempfile, torch
+    >>> import torch
     >>> batches = [(torch.randn(8, 4), torch.randint(0, 2, (8,))) for _ in range(5)]
     >>> recipe = Recipe(lr=0.1, epochs=3, batch_size=8, schedule="cosine")
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     tuned = finetune(nn.Linear(4, 2), batches, batches, recipe, out=f"{folder}/run")
-    >>> len(tuned.history)
-    3
+    >>> tuned = finetune(nn.Linear(4, 2), batches, batches, recipe)
+    >>> len(tuned.history), tuned.last.metric.name
+    (3, 'top1')
     """
+    if isinstance(val, Recipe):
+        val, recipe = None, val
+    if not isinstance(recipe, Recipe):
+        raise ObcError("say by which recipe: finetune(model, task, recipe)")
+    task = task_of(train, val)
     _check(recipe, teacher)
-    # Only here: accelerate and kornia take as long to import as torch itself.
+    # Only here: accelerate takes as long to import as torch itself.
     from obc.tuning.processes import Processes
     from obc.tuning.run import Run
 
-    out = Path(out)
-    with seeds.kept(), Processes(recipe.amp, out, tracker) as processes:
-        run = Run(model, train, val, recipe, teacher, out, resume, callback, processes)
+    place = Path(out) if out is not None else None
+    with seeds.kept(), Processes(recipe.amp, place, tracker) as processes:
+        run = Run(model, task, recipe, teacher, place, resume, callback, processes)
         run.train()
-        scores = run.finish()
-    best = max(scores, key=lambda s: s.top1, default=None)
-    return Tuned(scores[-1] if scores else None, best, run.history, out)
+        run.finish()
+    evaluations = run.evaluations()
+    last = evaluations[-1] if evaluations else None
+    return Tuned(last, best_of(evaluations), run.history, place)
 
 
 def _check(recipe: Recipe, teacher: nn.Module | None) -> None:

@@ -1,4 +1,4 @@
-"""What a recipe does to training images, by kornia, a whole batch at a time."""
+"""Random views and mixtures of training images, by kornia, a whole batch at a time."""
 
 from __future__ import annotations
 
@@ -11,32 +11,52 @@ from kornia.augmentation.auto import RandAugment
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from obc.tuning.recipe import Recipe
-
 OPERATIONS = 2  # of RandAugment
 
 
 class Augment:
-    """`views` changes numbers from 0 to 1, `mix` normalised images and their labels."""
+    """`views` changes numbers from 0 to 1, `mix` normalised images and their labels.
 
-    def __init__(self, recipe: Recipe, size: Sequence[int], classes: int) -> None:
+    Args:
+        size: height and width of the images.
+        classes: how many there are.
+        crop: pixels of padding around a random crop.
+        flip: whether half of the images are mirrored.
+        rand_augment: the magnitude of RandAugment's two operations.
+        mixup: both parameters of the beta distribution that shares are drawn from.
+        cutmix: the same for pasted rectangles.
+        erasing: the share of images that lose a rectangle.
+    """
+
+    def __init__(
+        self,
+        size: Sequence[int],
+        classes: int,
+        *,
+        crop: int = 0,
+        flip: bool = False,
+        rand_augment: int = 0,
+        mixup: float = 0.0,
+        cutmix: float = 0.0,
+        erasing: float = 0.0,
+    ) -> None:
         self.classes = classes
         views: list[nn.Module] = []
-        if recipe.crop:
-            views.append(K.RandomCrop(tuple(size), padding=recipe.crop))
-        if recipe.flip:
+        if crop:
+            views.append(K.RandomCrop(tuple(size), padding=crop))
+        if flip:
             views.append(K.RandomHorizontalFlip())
-        if recipe.rand_augment:
-            views.append(RandAugment(OPERATIONS, recipe.rand_augment))
+        if rand_augment:
+            views.append(RandAugment(OPERATIONS, rand_augment))
         self._views = views
         # After normalisation 0 is the mean colour.
-        self._erasing = K.RandomErasing(p=recipe.erasing) if recipe.erasing else None
+        self._erasing = K.RandomErasing(p=erasing) if erasing else None
         keys = {"data_keys": ["input", "class"]}
         self._mixes: list[Any] = []
-        if recipe.mixup:
-            self._mixes.append(_MixUp(recipe.mixup, **keys))
-        if recipe.cutmix:
-            beta = torch.tensor(recipe.cutmix)
+        if mixup:
+            self._mixes.append(_MixUp(mixup, **keys))
+        if cutmix:
+            beta = torch.tensor(cutmix)
             self._mixes.append(K.RandomCutMixV2(beta=beta, use_correct_lambda=True, **keys))
 
     @torch.no_grad()
@@ -54,11 +74,11 @@ class Augment:
         if not self._mixes:
             return images, labels
         chosen = self._mixes[int(torch.randint(len(self._mixes), ()))]
-        images, found = chosen(images, labels)
+        images, mixed = chosen(images, labels)
         # Cutmix numbers its mixes, of which there is one, and gives the first label's share.
-        own, other, share = found.reshape(-1, 3).unbind(1)
+        label, other, share = mixed.reshape(-1, 3).unbind(1)
         share = 1 - share if isinstance(chosen, _MixUp) else share
-        first, second = (F.one_hot(y.long(), self.classes).to(images.dtype) for y in (own, other))
+        first, second = (F.one_hot(y.long(), self.classes).to(images.dtype) for y in (label, other))
         return images, first * share[:, None] + second * (1 - share[:, None])
 
 
@@ -70,6 +90,6 @@ class _MixUp(K.RandomMixUpV2):  # type: ignore[misc]
         self._beta = torch.distributions.Beta(alpha, alpha)
 
     def generate_parameters(self, batch_shape: Any) -> dict[str, Tensor]:
-        found: dict[str, Tensor] = super().generate_parameters(batch_shape)
-        found["mixup_lambdas"] = self._beta.sample((batch_shape[0],))
-        return found
+        parameters: dict[str, Tensor] = super().generate_parameters(batch_shape)
+        parameters["mixup_lambdas"] = self._beta.sample((batch_shape[0],))
+        return parameters

@@ -8,14 +8,13 @@ import pytest
 import torch
 from torch import Tensor
 
-import obc
-from obc.tuning.augment import Augment
+from obc.data.augment import Augment
 
 CLASSES = 6
 
 
 def augment(**fields: Any) -> Augment:
-    return Augment(obc.Recipe(lr=1.0, epochs=1, batch_size=1, **fields), (8, 8), CLASSES)
+    return Augment((8, 8), CLASSES, **fields)
 
 
 def flat(labels: Tensor) -> Tensor:

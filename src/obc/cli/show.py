@@ -1,4 +1,4 @@
-"""`obc show` and `obc eval`: what a model consists of, and what it is worth."""
+"""`obc show`: what a model consists of."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ from typing import Any
 
 from rich.table import Table
 
-from obc.cli.arguments import DataName, DataOrNone, Ignore, Model, Pretrained, Shape, Weights
-from obc.cli.inputs import data_of, example_of, model_of
-from obc.cli.measure import measured, models_table, plain
+from obc.cli.arguments import DataOrNone, Ignore, Model, Shape, TaskName
+from obc.cli.inputs import example_of, model_of, task_of
 from obc.cli.output import Output, Result
 from obc.costs.counting import Cost, cost
 from obc.files.reference import reference
@@ -23,6 +22,7 @@ def show(
     out: Output,
     model: Model,
     data: DataOrNone = None,
+    task: TaskName = None,
     shape: Shape = None,
     ignore: Ignore = None,
 ) -> Result:
@@ -32,9 +32,9 @@ def show(
 
     Example: obc show torchvision:mobilenet_v2 --input 1x3x224x224 --json
     """
-    images = data_of(data) if data is not None else None
-    net = model_of(model, images)
-    example = example_of(net, images, shape)
+    purpose = task_of(data, task, model) if data or task else None
+    net = model_of(model, purpose)
+    example = example_of(net, purpose, shape)
     sites, costs = trace(net, example, ignore=ignore or ()), cost(net, example)
     name = f"{reference(net) or model} ({type(net).__name__})"
     out.say(f"{name}: {costs.macs:,} MACs, {costs.params:,} parameters")
@@ -55,27 +55,6 @@ def show(
     }
 
 
-def evaluate(
-    out: Output,
-    model: Model,
-    data: DataName,
-    weights: Weights = None,
-    pretrained: Pretrained = False,
-) -> Result:
-    """Evaluate a classifier: accuracy, loss, cost, and time for one image.
-
-    Example: obc eval runs/demo/2x-ep --data digits
-
-    Example: obc eval resnet56 --weights resnet56.safetensors --data cifar10:data/cifar10
-    """
-    images = data_of(data)
-    net = model_of(model, images, weights, pretrained)
-    with out.doing("evaluating"):
-        found = measured(model, net, images.test, example_of(net, images))
-    out.say(models_table(f"{len(images.test)} test images of {images.name}", [found]))
-    return {"model": reference(net) or model, "data": data, **plain(found)}
-
-
 def _layers(site: Site, role: str) -> list[str]:
     return list(dict.fromkeys(m.layer for m in site.members if m.role == role))
 
@@ -94,15 +73,15 @@ def _described(site: Site) -> dict[str, Any]:
 
 def _sites_table(sites: Sites) -> Table:
     total = sum(s.size for s in sites)
-    found = Table(title=f"{len(sites)} sites, {total} channels to choose from")
-    found.title_justify = "left"
+    table = Table(title=f"{len(sites)} sites, {total} channels to choose from")
+    table.title_justify = "left"
     for column in ("site", "channels", "written by", "normed by", "read by"):
         right = column == "channels"
-        found.add_column(column, justify="right" if right else "left", overflow="fold")
+        table.add_column(column, justify="right" if right else "left", overflow="fold")
     for site in sites:
         size = f"{site.size} heads" if site.heads else str(site.size)
-        found.add_row(site.name, size, *(_short(_layers(site, r)) for r in ("out", "norm", "in")))
-    return found
+        table.add_row(site.name, size, *(_short(_layers(site, r)) for r in ("out", "norm", "in")))
+    return table
 
 
 def _statistics(sites: Sites) -> str:
@@ -122,22 +101,22 @@ def _short(names: list[str], most: int = 4) -> str:
 def _frozen(sites: Sites) -> Table | str:
     if not sites.frozen:
         return "nothing is frozen"
-    found = Table(title="Frozen: what can't be pruned", title_justify="left")
+    table = Table(title="Frozen: what can't be pruned", title_justify="left")
     for column in ("layer", "channels", "why", "where"):
         right = column == "channels"
-        found.add_column(column, justify="right" if right else "left", overflow="fold")
+        table.add_column(column, justify="right" if right else "left", overflow="fold")
     for f in sites.frozen:
-        found.add_row(f.layer, str(f.size), f.reason, f.where)
-    return found
+        table.add_row(f.layer, str(f.size), f.reason, f.where)
+    return table
 
 
 def _costs_table(costs: Cost) -> Table:
     ranked = sorted(costs.layers.items(), key=lambda item: -item[1].macs)
-    found = Table(title="The layers that cost most", title_justify="left")
-    found.add_column("layer", overflow="fold")
+    table = Table(title="The layers that cost most", title_justify="left")
+    table.add_column("layer", overflow="fold")
     for column in ("MACs", "share", "parameters"):
-        found.add_column(column, justify="right")
-    for name, own in ranked[:_LAYERS]:
-        share = own.macs / max(costs.macs, 1)
-        found.add_row(name or "(itself)", f"{own.macs:,}", f"{share:.1%}", f"{own.params:,}")
-    return found
+        table.add_column(column, justify="right")
+    for name, layer in ranked[:_LAYERS]:
+        share = layer.macs / max(costs.macs, 1)
+        table.add_row(name or "(itself)", f"{layer.macs:,}", f"{share:.1%}", f"{layer.params:,}")
+    return table

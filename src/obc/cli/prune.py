@@ -1,0 +1,92 @@
+"""`obc prune`: plan, cut, check, evaluate, save."""
+
+from __future__ import annotations
+
+import copy
+from typing import Annotated, Any
+
+import typer
+
+from obc.cli import recording
+from obc.cli.arguments import (
+    ELSEWHERE,
+    Criterion,
+    DataName,
+    Folder,
+    Ignore,
+    Model,
+    Pretrained,
+    Seed,
+    TaskName,
+    Weights,
+)
+from obc.cli.inputs import model_of, task_of
+from obc.cli.job import Job
+from obc.cli.output import Output, Result
+from obc.disk.claim import claimed
+from obc.equivalent.apply import apply
+from obc.files.reference import reference
+from obc.files.saving import save
+
+
+def prune(
+    out: Output,
+    model: Model,
+    *,
+    data: DataName = None,
+    task: TaskName = None,
+    target: Annotated[
+        str,
+        typer.Option(help="macs=2x, macs=50% (kept), params=…, channels=…, memory=…, latency=…."),
+    ],
+    folder: Folder,
+    criterion: Criterion = "jacobian",
+    rows: Annotated[int, typer.Option(help="N: batches for each scoring.")] = 50,
+    step: Annotated[float, typer.Option(help="p: share of all channels for each step.")] = 0.0025,
+    batch_size: Annotated[int, typer.Option(min=1)] = 128,
+    scope: Annotated[str, typer.Option(help="global, local or isomorphic.")] = "global",
+    rank: Annotated[str, typer.Option(help="score or score/cost.")] = "score",
+    ignore: Ignore = None,
+    equivalent: Annotated[
+        bool, typer.Option("--equivalent", help="Keep every connection as C and D, for obc tune.")
+    ] = False,
+    weights: Weights = None,
+    pretrained: Pretrained = False,
+    seed: Seed = 0,
+) -> Result:
+    """Prune a model to a target: plan, cut, check, evaluate, save.
+
+    Example: obc prune runs/dense --data digits --target macs=2x --out runs/half
+
+    Example: obc prune net.py:build --task net.py:task --target macs=2x --out runs/net
+
+    Example: obc prune torchvision:resnet50 --pretrained --data folder:imagenet --target macs=2x
+    --step 0.01 --out runs/resnet50
+    """
+    purpose = task_of(data, task, model)
+    net = model_of(model, purpose, weights, pretrained)
+    settings: dict[str, Any] = {
+        "target": target,
+        "criterion": criterion,
+        "rows": rows,
+        "step": step,
+        "scope": scope,
+        "rank": rank,
+        "ignore": ignore or [],
+        "seed": seed,
+    }
+    facts = {"command": "prune", "model": model, "weights": weights, "data": data, "task": task}
+    chosen = {"batch size": batch_size, "equivalent": equivalent}
+    with claimed(folder, {**facts, **chosen, **settings}, advice=ELSEWHERE):
+        job = Job(out, net, purpose, folder)
+        title = f"{reference(net)} on {purpose.name}: {target} by {criterion}"
+        record = recording.begin(title, net, purpose, seed)
+        before = job.measure("before")
+        plan = job.plan(batch_size, **settings)
+        whole = copy.deepcopy(net)
+        apply(net, plan, equivalent=equivalent)
+        save(net, folder)
+        after = job.measure("pruned", saved=True)
+        seen = {0: before, len(plan.history): after}
+        recording.add_pruning(record, whole, purpose, batch_size, {target: plan}, [criterion], seen)
+        return job.finish(record, [before, after])

@@ -1,0 +1,9 @@
+"""What a model is for: its data, its loss, and the metrics by which it is judged."""
+
+from obc.tasks.classification import Classification
+from obc.tasks.evaluate import evaluate
+from obc.tasks.evaluation import Evaluation, Metric
+from obc.tasks.resolver import resolve
+from obc.tasks.task import Task
+
+__all__ = ["Classification", "Evaluation", "Metric", "Task", "evaluate", "resolve"]
