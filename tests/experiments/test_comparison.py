@@ -108,9 +108,9 @@ def test_a_cell_of_another_model_or_budget_is_refused(tmp_path: Path) -> None:
     other = net()
     with torch.no_grad():
         other[0].weight[0, 0, 0, 0] += 1
-    with pytest.raises(obc.ObcError, match="other weights"):
+    with pytest.raises(obc.ObcError, match="its digest of the model is"):
         experiment(tmp_path).cell(other, variant, 0)
-    with pytest.raises(obc.ObcError, match=r"another step: 0\.1, not 0\.2"):
+    with pytest.raises(obc.ObcError, match=r"its step is 0\.1, not 0\.2"):
         experiment(tmp_path, step=0.2).cell(net(), variant, 0)
 
 
