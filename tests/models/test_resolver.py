@@ -24,7 +24,7 @@ def failing():
 """
 
 
-@pytest.mark.parametrize("name", OWN)
+@pytest.mark.parametrize("name", [name for name in OWN if "yolo" not in name])
 def test_our_own(name: str) -> None:
     model = resolve(fitted(name, (3, 32, 32), 7))
     assert model(torch.zeros(2, 3, 32, 32)).shape == (2, 7)

@@ -9,6 +9,7 @@ from obc.models.resolver import resolve
 from obc.models.vgg import VGG, vgg16, vgg19
 from obc.models.vit import ViT, vit_small
 from obc.models.vit_b_16 import VisionTransformer, vit_b_16
+from obc.models.yolov7 import YOLOv7, yolov7, yolov7_tiny
 
 __all__ = [
     "VGG",
@@ -18,6 +19,7 @@ __all__ = [
     "ResNet",
     "ViT",
     "VisionTransformer",
+    "YOLOv7",
     "fitted",
     "mobilenet_v2",
     "resnet20",
@@ -30,4 +32,6 @@ __all__ = [
     "vgg19",
     "vit_b_16",
     "vit_small",
+    "yolov7",
+    "yolov7_tiny",
 ]

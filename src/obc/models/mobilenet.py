@@ -6,6 +6,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from obc.models.initialisation import kaiming
+from obc.models.widths import multiple_of_8
 
 # Expansion, channels, blocks and first stride of each stage: table 2 of Sandler et al. (2018).
 STAGES = (
@@ -72,16 +73,6 @@ def convolution(
         nn.BatchNorm2d(outputs),
         nn.ReLU6(inplace=True),
     )
-
-
-def multiple_of_8(channels: float) -> int:
-    """The nearest multiple of 8, or the next one where that would take more than a tenth away.
-
-    >>> [multiple_of_8(c) for c in (3, 16.8, 24, 11.2)]
-    [8, 16, 24, 16]
-    """
-    nearest = max(8, int(channels + 4) // 8 * 8)
-    return nearest if nearest >= 0.9 * channels else nearest + 8
 
 
 def mobilenet_v2(

@@ -21,6 +21,7 @@ from obc.models.torchvision_operators import declare
 from obc.models.vgg import vgg16, vgg19
 from obc.models.vit import vit_small
 from obc.models.vit_b_16 import vit_b_16
+from obc.models.yolov7 import yolov7, yolov7_tiny
 
 OWN: Mapping[str, Callable[..., nn.Module]] = {
     "resnet20": resnet20,
@@ -33,6 +34,8 @@ OWN: Mapping[str, Callable[..., nn.Module]] = {
     "resnet50": resnet50,
     "mobilenet_v2": mobilenet_v2,
     "vit_b_16": vit_b_16,
+    "yolov7": yolov7,
+    "yolov7_tiny": yolov7_tiny,
 }
 _OPTIONS = re.compile(r"(,[a-z_]\w*=[^,=]+)+$", re.IGNORECASE)
 
