@@ -33,6 +33,20 @@ def import_transformers() -> ModuleType:
     return transformers
 
 
+def tokenizer() -> Any:
+    """A tokenizer that reads single letters; its 53 tokens are the vocabulary of the models."""
+    from tokenizers import Regex, Tokenizer, models, pre_tokenizers
+
+    letters = "abcdefghijklmnopqrstuvwxyz ABCDEFGHIJKLMNOPQ.,\n012"
+    names = ["<pad>", "<s>", "</s>", *letters]
+    plain = Tokenizer(models.WordLevel({name: i for i, name in enumerate(names)}, "<pad>"))
+    plain.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+    transformers = import_transformers()
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=plain, unk_token="<pad>", bos_token="<s>", eos_token="</s>"
+    )
+
+
 def decoder(name: str, **changes: Any) -> nn.Module:
     """A causal language model of the named family, two layers deep."""
     transformers = import_transformers()

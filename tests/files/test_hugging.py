@@ -17,7 +17,7 @@ import obc
 from tests import vision
 from tests.cases import case
 from tests.files.kept import contents
-from tests.hugging import import_transformers
+from tests.hugging import decoder, import_transformers, tokenizer
 from tests.sensitive import run, tensors
 
 pytestmark = pytest.mark.skipif(
@@ -74,11 +74,7 @@ def test_loaded_by_plain_from_pretrained(
     config = json.loads((tmp_path / "config.json").read_text())
     assert {k: config[k] for k in changed} == changed
     twin = type(model).from_pretrained(tmp_path)
-    example = floated(case(name).example())
-    with torch.no_grad():
-        ours, theirs = (tensors(run(m.eval(), example)) for m in (model, twin))
-    for a, b in zip(ours, theirs, strict=True):  # another attention kernel may round otherwise
-        assert torch.allclose(a, b, rtol=1e-4, atol=1e-5)
+    same_outputs(model, twin, floated(case(name).example()))
     assert contents(obc.load(case(name).build(), tmp_path)) == contents(model)
 
 
@@ -91,17 +87,44 @@ def test_in_bf16(tmp_path: Path) -> None:
     assert type(auto) is type(model)
 
 
+def auto(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A folder with a modelling file, loaded as anybody would, without a report of odd keys."""
+    hf = import_transformers()
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(folder / "code"))
+    kind = next(iter(json.loads((folder / "config.json").read_text())["auto_map"]))
+    twin = getattr(hf, kind).from_pretrained(folder, trust_remote_code=True)
+    assert type(twin).__name__.startswith("Pruned")
+    return twin
+
+
 @pytest.mark.parametrize("name", ["bert", "gpt2", "hf_convnext"])
-def test_heads_that_no_configuration_can_say(name: str, tmp_path: Path) -> None:
+def test_widths_that_no_configuration_can_say(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = cut(name)
-    with pytest.warns(UserWarning, match="is for obc.load; from_pretrained cannot load this model"):
-        obc.save(model, tmp_path)
-    assert sorted(os.listdir(tmp_path)) == ["model.safetensors", "plan.json"]
+    saved_without_a_word(model, tmp_path)
     assert contents(obc.load(case(name).build(), tmp_path)) == contents(model)
+    twin = auto(tmp_path, monkeypatch)
+    same_outputs(model, twin, floated(case(name).example()))
+    same_tensors(model, twin)
 
 
-def test_widths_that_differ_over_layers(tmp_path: Path) -> None:
-    """The second save also takes away the configuration that the first one wrote."""
+def same_outputs(model: nn.Module, twin: nn.Module, example: Any) -> None:
+    with torch.no_grad():
+        ours, theirs = (tensors(run(m.eval(), example)) for m in (model, twin))
+    assert ours
+    for a, b in zip(ours, theirs, strict=True):  # another attention kernel may round otherwise
+        assert torch.allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
+def same_tensors(model: nn.Module, twin: nn.Module) -> None:
+    theirs = twin.state_dict()
+    assert theirs.keys() == model.state_dict().keys()
+    assert all(torch.equal(t, theirs[n]) for n, t in model.state_dict().items())
+
+
+def test_widths_that_differ_over_layers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A save of one width afterwards also takes away the modelling file."""
     net = case("llama")
     model = net.model().float()
     sites = obc.trace(model, net.example())
@@ -109,12 +132,42 @@ def test_widths_that_differ_over_layers(tmp_path: Path) -> None:
     uneven = copy.deepcopy(model)
     obc.apply(model, obc.Plan.from_kept(sites, {first: range(20), second: range(20)}))
     obc.apply(uneven, obc.Plan.from_kept(sites, {first: range(20), second: range(21)}))
-    saved_without_a_word(model, tmp_path)
-    assert sorted(os.listdir(tmp_path)) == WITH
-    with pytest.warns(UserWarning, match="widths differ over layers"):
-        obc.save(uneven, tmp_path)
-    assert sorted(os.listdir(tmp_path)) == ["model.safetensors", "plan.json"]
+    saved_without_a_word(uneven, tmp_path)
+    assert sorted(os.listdir(tmp_path)) == sorted([*WITH, "modeling_pruned.py"])
     assert contents(obc.load(net.build(), tmp_path)) == contents(uneven)
+    twin = auto(tmp_path, monkeypatch)
+    assert twin.model.layers[1].mlp.gate_proj.out_features == 21
+    same_outputs(uneven, twin, net.example())
+    ids = torch.tensor([[5, 7, 11]])
+    ours, theirs = (m.generate(ids, max_new_tokens=5, do_sample=False) for m in (uneven, twin))
+    assert torch.equal(ours, theirs)
+    saved_without_a_word(model, tmp_path)
+    assert "modeling_pruned.py" not in os.listdir(tmp_path)
+
+
+def test_no_odd_keys_and_the_tokenizer_beside(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """What came from a folder goes back into one: reference, tokenizer, and no report."""
+    hf = import_transformers()
+    whole, cut_to = tmp_path / "whole", tmp_path / "cut"
+    decoder("Llama").save_pretrained(whole)
+    tokenizer().save_pretrained(whole)
+    model = hf.AutoModelForCausalLM.from_pretrained(whole)
+    ids = torch.arange(3, 20)[None]
+    sites = obc.trace(model, ids)
+    kept = {s.name: range(20) for s in sites if s.size == 37}
+    saved_without_a_word(obc.apply(model, obc.Plan.from_kept(sites, kept)), cut_to)
+    capfd.readouterr()
+    twin = hf.AutoModelForCausalLM.from_pretrained(cut_to)
+    assert "UNEXPECTED" not in capfd.readouterr().err
+    assert twin.config.intermediate_size == 20
+    text = "a whale, ABC."
+    theirs = hf.AutoTokenizer.from_pretrained(cut_to)(text)["input_ids"]
+    assert theirs == tokenizer()(text)["input_ids"]
+    note = json.loads((cut_to / "plan.json").read_text())
+    assert note["model"] == f"hf:{whole}"
+    assert contents(obc.load(note["model"], cut_to)) == contents(model)
 
 
 def test_a_configuration_that_gives_other_outputs_is_not_written(
@@ -123,6 +176,7 @@ def test_a_configuration_that_gives_other_outputs_is_not_written(
     """The control: shapes alone do not convince."""
     from obc.files import saving
 
+    monkeypatch.setattr(saving, "_narrowed", saving._uniform)
     right = saving.fitting_config
 
     def wrong(model: Any) -> Any:

@@ -16,7 +16,7 @@ def of_bytes(content: bytes) -> str:
 
 def of_tensor(tensor: Tensor) -> str:
     """The digest of a tensor's numbers, row by row, wherever it lies in memory."""
-    return hashlib.sha256(_raw(tensor)).hexdigest()
+    return hashlib.sha256(raw(tensor)).hexdigest()
 
 
 def of_tensors(tensors: Mapping[str, Tensor]) -> str:
@@ -31,7 +31,7 @@ def of_tensors(tensors: Mapping[str, Tensor]) -> str:
         tensor = tensors[name]
         total.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
         if not tensor.is_meta:
-            total.update(_raw(tensor))
+            total.update(raw(tensor))
     return total.hexdigest()
 
 
@@ -40,6 +40,7 @@ def of_model(model: nn.Module) -> str:
     return of_tensors(dict((*model.named_parameters(), *model.named_buffers())))
 
 
-def _raw(tensor: Tensor) -> memoryview | bytes:
+def raw(tensor: Tensor) -> memoryview | bytes:
+    """A tensor's numbers as bytes, row by row."""
     plain = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
     return plain.reshape(-1).view(torch.uint8).numpy().data if plain.numel() else b""

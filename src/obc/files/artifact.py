@@ -14,17 +14,32 @@ from obc.plans.plan import Plan
 Count = Annotated[int, Field(ge=0)]
 _NUMBERS = re.compile(r"\[\n([-+.\deE,\s]+)\]")  # no text: a line break in one is written \\n
 Form = Literal["folded", "inserted", "inserted-bn"]
-Beside = Literal["config.json", "generation_config.json"]
+Tokenizer = Literal[
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "tokenizer.model",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template.jinja",
+    "vocab.json",
+    "vocab.txt",
+    "merges.txt",
+]
+Beside = Literal["config.json", "generation_config.json", "modeling_pruned.py", Tokenizer]
 
 
 class Stored(BaseModel):
-    """One tensor of the file: its type as safetensors names it, its shape, and its bytes' hash."""
+    """One tensor: its type as safetensors names it, its shape, and its bytes' hash.
+
+    `data` are its bytes in base64 where it is not in the file of tensors.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     dtype: str
     shape: list[Count]
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+    data: str | None = None
 
 
 class Artifact(BaseModel):
@@ -57,7 +72,11 @@ class Artifact(BaseModel):
     def text(self) -> str:
         """JSON with one line for each list of numbers."""
         try:
-            spread = json.dumps(self.model_dump(), indent=1, allow_nan=False)
+            content = self.model_dump()
+            for entry in content["tensors"].values():
+                if entry["data"] is None:  # nearly all of them
+                    del entry["data"]
+            spread = json.dumps(content, indent=1, allow_nan=False)
         except ValueError:
             raise ObcError("the model's plan holds a number that is not finite") from None
         return _NUMBERS.sub(lambda match: f"[{' '.join(match[1].split())}]", spread) + "\n"

@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import copy
 import re
+import shutil
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import Tensor, nn
 
 from obc.errors import ObcError
+from obc.files.artifact import Tokenizer
 from obc.plans.example import rebuild
 from obc.plans.plan import Plan
 from obc.running.difference import difference
@@ -66,10 +68,10 @@ def _start(model: Any) -> Any:
 def _built(model: Any, config: Any) -> Shapes:
     """The shapes of what a configuration builds; nothing is allocated."""
     try:
-        with torch.device("meta"), _quietly():
+        with torch.device("meta"), quietly():
             return shapes_of(type(model)(copy.deepcopy(config)))
     except Exception as error:
-        raise ObcError(f"its configuration does not allow it: {_said(error)}") from None
+        raise ObcError(f"its configuration does not allow it: {said(error)}") from None
 
 
 def _closer(model: Any, config: Any, now: Shapes, target: Shapes) -> Any:
@@ -109,17 +111,33 @@ def write_config(model: Any, config: Any, folder: Path) -> list[str]:
         if settings is not None and model.can_generate():
             settings.save_pretrained(folder)
     except Exception as error:
-        raise ObcError(f"its configuration does not allow it: {_said(error)}") from None
-    return sorted(path.name for path in folder.iterdir())
+        raise ObcError(f"its configuration does not allow it: {said(error)}") from None
+    return sorted(["config.json", *(p.name for p in folder.glob("generation_config.json"))])
 
 
-def check_pretrained(model: Any, folder: Path, plans: list[Plan]) -> None:
-    """Load the folder as its users will, and compare tensors and outputs."""
+def write_tokenizer(model: Any, folder: Path) -> list[str]:
+    """The tokenizer's files as they lie where the model came from, if they do; their names."""
+    from transformers.utils.hub import cached_file
+
+    names = []
+    for name in get_args(Tokenizer) if model.name_or_path else ():
+        try:
+            path = cached_file(model.name_or_path, name, local_files_only=True)
+        except (OSError, ValueError):
+            continue
+        if path is not None:
+            shutil.copyfile(path, folder / name)
+            names.append(name)
+    return names
+
+
+def check_pretrained(model: Any, kind: Any, folder: Path, plans: list[Plan]) -> None:
+    """Load the folder as its users will, by the class `kind`, and compare tensors and outputs."""
     try:
-        with _quietly():
-            twin = type(model).from_pretrained(folder, dtype="auto", local_files_only=True)
+        with quietly():
+            twin = kind.from_pretrained(folder, dtype="auto", local_files_only=True)
     except Exception as error:
-        raise ObcError(f"from_pretrained says: {_said(error)}") from None
+        raise ObcError(f"from_pretrained says: {said(error)}") from None
     _same_tensors(model.state_dict(), twin.state_dict())
     if plans and plans[-1].example is not None:
         first = next(p for p in model.parameters() if p.is_floating_point())
@@ -129,13 +147,13 @@ def check_pretrained(model: Any, folder: Path, plans: list[Plan]) -> None:
         difference(ours, outputs(forward(twin.to(first.device), example)))
 
 
-def _said(error: Exception) -> str:
+def said(error: Exception) -> str:
     """The last line, where the cause stands."""
     return (str(error).strip() or repr(error)).splitlines()[-1].strip()
 
 
 @contextmanager
-def _quietly() -> Iterator[None]:
+def quietly() -> Iterator[None]:
     """No progress bars, no reports, and no random number drawn."""
     from transformers.utils import logging
 

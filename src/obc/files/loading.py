@@ -38,7 +38,7 @@ def load(model: nn.Module | str, path: str | os.PathLike[str], *, example: Any =
         try:
             _cut(model, artifact, example)
             check_model(model, artifact)
-            fill(model, file)
+            fill(model, file, artifact)
         except BaseException:
             for module, kind in kinds:  # factors give a layer a class of its own
                 module.__class__ = kind

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from torch import nn
+
+from obc.files.hugging import is_hugging
 
 # An ordinary attribute, as with the plans: copied with the model, no part of its state dict.
 _ATTRIBUTE = "_obc_reference"
 
 
 def reference(model: nn.Module) -> str | None:
-    """The name, such as "torchvision:resnet50", if it is known."""
+    """The name, such as "torchvision:resnet50", if it is known.
+
+    A model of transformers knows the folder or the name that `from_pretrained` found it by.
+    """
     name = getattr(model, _ATTRIBUTE, None)
-    return name if isinstance(name, str) else None
+    if isinstance(name, str):
+        return name
+    place = getattr(model, "name_or_path", "") if is_hugging(model) else ""
+    if not place:
+        return None
+    return f"hf:{Path(place).resolve() if Path(place).is_dir() else place}"
 
 
 def refer(model: nn.Module, name: str | None) -> nn.Module:

@@ -7,6 +7,7 @@ import re
 import shutil
 import warnings
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -16,9 +17,16 @@ from obc.equivalent.attach import is_equivalent
 from obc.errors import ObcError
 from obc.files.artifact import Artifact
 from obc.files.folder import PLAN, TENSORS, replacing
-from obc.files.hugging import check_pretrained, fitting_config, is_hugging, write_config
+from obc.files.hugging import (
+    check_pretrained,
+    fitting_config,
+    is_hugging,
+    write_config,
+    write_tokenizer,
+)
+from obc.files.modelling import MODELLING, class_in, narrowed_config, write_modelling
 from obc.files.reference import reference as known_reference
-from obc.files.tensors import check_storable, collect, stored, write
+from obc.files.tensors import check_storable, collect, outside_state, stored, write
 from obc.plans.plan import Plan
 from obc.surgery.record import applied
 from obc.tracing.sites import shapes_of
@@ -31,9 +39,10 @@ def save(model: nn.Module, path: str | os.PathLike[str], *, reference: str | Non
     """Write a pruned model into a folder, from which `obc.load` builds it again.
 
     Whatever happens on the way, the folder holds the artifact it held before or the new one. A
-    Hugging Face model whose widths are the same over layers gets its `config.json` too, so that
-    plain `from_pretrained` loads it; for others a warning says why not. `reference` is the name
-    the model was built by, such as "torchvision:resnet50": it is written down for readers.
+    Hugging Face model gets its `config.json` and its tokenizer too, so that plain `from_pretrained`
+    loads the folder; where widths differ over layers, a modelling file that takes
+    `trust_remote_code=True`. A warning says so where neither will do. `reference` is the name the
+    model was built by, such as "torchvision:resnet50": it is written down for readers.
 
     >>> import tempfile, torch, obc
     >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
@@ -56,7 +65,7 @@ def save(model: nn.Module, path: str | os.PathLike[str], *, reference: str | Non
         kind=f"{type(model).__module__}.{type(model).__qualname__}",
         plans=plans,
         equivalent="folded" if is_equivalent(model) else None,
-        tensors=stored(tensors),
+        tensors=stored(tensors, outside_state(model) if is_hugging(model) else ()),
         ties=ties,
     )
     note = None
@@ -78,7 +87,8 @@ def _write(artifact: Artifact, tensors: dict[str, Tensor], aside: Path) -> None:
         plans = [plan.model_copy(update={"history": []}) for plan in artifact.plans]
         text = artifact.model_copy(update={"plans": plans}).text().encode()
     (aside / PLAN).write_bytes(text)
-    write(tensors, aside / TENSORS, digest.of_bytes(text))
+    inside = {n: t for n, t in tensors.items() if artifact.tensors[n].data is None}
+    write(inside, aside / TENSORS, digest.of_bytes(text))
     shutil.copymode(aside / PLAN, aside / TENSORS)  # safetensors would keep it to its owner
 
 
@@ -86,18 +96,32 @@ def _write_for_hugging(
     model: nn.Module, artifact: Artifact, tensors: dict[str, Tensor], aside: Path
 ) -> str | None:
     """The artifact with a configuration beside it, or without one and the reason why."""
-    try:
-        if artifact.equivalent is not None:
-            raise ObcError("its C and D are not merged yet")
-        names = write_config(model, fitting_config(model), aside)
-        _write(artifact.model_copy(update={"beside": names}), tensors, aside)
-        check_pretrained(model, aside, artifact.plans)
-    except ObcError as reason:
-        for path in aside.iterdir():
-            path.unlink()
-        _write(artifact, tensors, aside)
-        return str(reason)
-    return None
+    note = "its C and D are not merged yet"
+    for describe in (_uniform, _narrowed) if artifact.equivalent is None else ():
+        try:
+            names, kind = describe(model, aside)
+            names = [*names, *write_tokenizer(model, aside)]
+            _write(artifact.model_copy(update={"beside": names}), tensors, aside)
+            check_pretrained(model, kind, aside, artifact.plans)
+            return None
+        except ObcError as reason:
+            note = str(reason)
+            for path in aside.iterdir():
+                path.unlink()
+    _write(artifact, tensors, aside)
+    return note
+
+
+def _uniform(model: nn.Module, aside: Path) -> tuple[list[str], Any]:
+    """A configuration for a class of transformers, where one can say the widths."""
+    return write_config(model, fitting_config(model), aside), type(model)
+
+
+def _narrowed(model: nn.Module, aside: Path) -> tuple[list[str], Any]:
+    """A configuration for a class of its own, which is written beside it."""
+    names = write_config(model, narrowed_config(model), aside)
+    write_modelling(model, aside)
+    return [*names, MODELLING], class_in(aside)
 
 
 def _check_whole(model: nn.Module) -> None:

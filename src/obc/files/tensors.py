@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import math
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -21,6 +23,7 @@ from obc.errors import ObcError, closest
 from obc.files.artifact import Artifact, Stored
 
 _HEADER = 32 * 2**20  # bytes; a hundred thousand tensors take a third of it
+_APART = 1 << 16  # bytes of a buffer that may stand in plan.json
 _NAMES = {
     torch.float64: "F64",
     torch.float32: "F32",
@@ -89,6 +92,23 @@ def collect(model: nn.Module) -> tuple[dict[str, Tensor], dict[str, str]]:
     return tensors, ties
 
 
+def outside_state(model: nn.Module) -> set[str]:
+    """Small buffers that a state dict leaves out: other readers of the tensors expect none.
+
+    >>> net = nn.Module()
+    >>> net.register_buffer("table", torch.arange(3), persistent=False)
+    >>> outside_state(net)
+    {'table'}
+    """
+    names = set()
+    for path, module in model.named_modules():
+        for key in module._non_persistent_buffers_set:
+            tensor = module._buffers.get(key)
+            if tensor is not None and tensor.numel() * tensor.element_size() <= _APART:
+                names.add(f"{path}.{key}" if path else key)
+    return names
+
+
 def check_storable(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     """Refuse what a file could not give back."""
     for path, module in model.named_modules():
@@ -130,11 +150,33 @@ def _settle(path: str | os.PathLike[str], notes: Mapping[str, str]) -> None:
             file.write(ordered)
 
 
-def stored(tensors: Mapping[str, Tensor]) -> dict[str, Stored]:
+def stored(tensors: Mapping[str, Tensor], apart: Collection[str] = ()) -> dict[str, Stored]:
+    """What the plan says of each tensor, with the numbers of those that are kept apart."""
     return {
-        n: Stored(dtype=_NAMES[t.dtype], shape=list(t.shape), sha256=digest.of_tensor(t))
+        n: Stored(
+            dtype=_NAMES[t.dtype],
+            shape=list(t.shape),
+            sha256=digest.of_tensor(t),
+            data=base64.b64encode(digest.raw(t)).decode() if n in apart else None,
+        )
         for n, t in tensors.items()
     }
+
+
+def _tensor(file: Any, name: str, entry: Stored) -> Tensor:
+    """A tensor from where it is: the file, or the plan."""
+    if entry.data is None:
+        found: Tensor = file.get_tensor(name)
+        return found
+    kind = next(d for d, n in _NAMES.items() if n == entry.dtype)
+    try:
+        content = bytearray(base64.b64decode(entry.data, validate=True))
+    except ValueError:
+        raise ObcError(f"'{name}' in plan.json is no base64") from None
+    if len(content) != math.prod(entry.shape) * kind.itemsize:
+        raise ObcError(f"'{name}' in plan.json has {len(content)} bytes, not those of its shape")
+    flat = torch.frombuffer(content, dtype=kind) if content else torch.empty(0, dtype=kind)
+    return flat.reshape(entry.shape)
 
 
 def _plain(tensor: Tensor) -> Tensor:
@@ -167,7 +209,8 @@ def opened(path: str | os.PathLike[str]) -> Iterator[Any]:
 def check_file(file: Any, artifact: Artifact) -> None:
     """The file holds what the plan says, name by name, to the bit."""
     names = set(file.keys())
-    for name, entry in artifact.tensors.items():
+    inside = {n: entry for n, entry in artifact.tensors.items() if entry.data is None}
+    for name, entry in inside.items():
         if name not in names:
             raise ObcError(f"model.safetensors holds no '{name}'{closest(name, names)}")
         there = file.get_slice(name)
@@ -176,13 +219,13 @@ def check_file(file: Any, artifact: Artifact) -> None:
                 f"'{name}' is {there.get_dtype()} {there.get_shape()} in model.safetensors, "
                 f"{entry.dtype} {entry.shape} in plan.json"
             )
-        if entry.dtype not in _NAMES.values():
-            raise ObcError(f"'{name}' is {entry.dtype}, which this version does not read")
-    extra = names - artifact.tensors.keys()
+    extra = names - inside.keys()
     if extra:
         raise ObcError(f"model.safetensors holds '{min(extra)}', of which plan.json knows nothing")
     for name, entry in artifact.tensors.items():
-        if digest.of_tensor(file.get_tensor(name)) != entry.sha256:
+        if entry.dtype not in _NAMES.values():
+            raise ObcError(f"'{name}' is {entry.dtype}, which this version does not read")
+        if digest.of_tensor(_tensor(file, name, entry)) != entry.sha256:
             raise ObcError(f"'{name}' is damaged: its bytes are not those that were saved")
 
 
@@ -209,11 +252,11 @@ def check_model(model: nn.Module, artifact: Artifact) -> None:
         )
 
 
-def fill(model: nn.Module, file: Any) -> None:
-    """Put the file's tensors into the model, on its device, in the type they were saved in."""
+def fill(model: nn.Module, file: Any, artifact: Artifact) -> None:
+    """Put the saved tensors into the model, on its device, in the type they were saved in."""
     tensors, ties = collect(model)
     # All of it is at hand before the first place is written.
-    values = {n: file.get_tensor(n).to(_device(t)) for n, t in tensors.items()}
+    values = {n: _tensor(file, n, artifact.tensors[n]).to(_device(t)) for n, t in tensors.items()}
     new: dict[str, Tensor] = {}
     with torch.no_grad():
         for name, old in tensors.items():

@@ -91,6 +91,12 @@ def renamed_tensor(name: str) -> Damage:
     return edited(edit)
 
 
+def inline(data: str, shape: list[int], dtype: str = "F32") -> Damage:
+    """One tensor more, whose numbers stand in the plan."""
+    entry = {"dtype": dtype, "shape": shape, "sha256": "0" * 64, "data": data}
+    return edited(lambda content: content["tensors"].__setitem__("more", entry))
+
+
 def other_model(content: dict[str, Any]) -> None:
     """A plan for a model that is wider and has one layer more."""
     content["plans"][0]["shapes"] |= {"0.weight": [9, 4], "0.bias": [9], "5.weight": [2, 2]}
@@ -197,6 +203,15 @@ ATTACKS: dict[str, Attack] = {
     "tensor of another type": (at("tensors/0.bias/dtype", "F64"), r"in plan\.json"),
     "tensor missing": (at("tensors/0.bias", GONE), "of which plan.json knows nothing"),
     "tensor with another digest": (at("tensors/0.bias/sha256", "0" * 64), "'0.bias' is damaged"),
+    "tensor inside that is in the file": (
+        at("tensors/0.bias/data", "AAAAAA=="),
+        "of which plan.json knows nothing",
+    ),
+    "tensor inside of huge shape": (inline("AAAAAA==", [BIG]), "4 bytes, not those of its shape"),
+    "tensor inside no base64": (inline("*", [1]), "'more' in plan.json is no base64"),
+    "tensor inside no ASCII": (inline("ß===", [1]), "'more' in plan.json is no base64"),
+    "tensor inside of unknown type": (inline("AAAA", [3], "PICKLE"), "which this version does not"),
+    "tensor inside with another digest": (inline("AAAAAA==", [1]), "'more' is damaged"),
     "tensor without a digest": (at("tensors/0.bias/sha256", ""), f"{NOT}.*sha256"),
     "tensor with a path for a name": (renamed_tensor("../../0.weight"), "holds no '../../0"),
     "tensor with an absolute name": (renamed_tensor("/etc/passwd"), "holds no '/etc/passwd'"),
