@@ -9,7 +9,7 @@ TORCHVISION := src/obc/models/torchvision_operators.py
 # One torch thread per worker: two workers already fill two cores.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
-.PHONY: help setup browser test test-all check format bench demo clean
+.PHONY: help setup browser test test-all check format bench demo dist clean
 
 help:
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' Makefile
@@ -52,6 +52,10 @@ bench: setup  ## run every benchmark: tables here, JSON in benchmarks/results/
 
 demo: setup  ## prune a ResNet and show what came of it: a table here, runs/demo/report.html
 	$(BIN)/obc demo
+
+dist: setup  ## build wheel and sdist into dist/; .ci/smoke FILE tries one in an empty environment
+	rm -rf dist
+	$(BIN)/python -m build
 
 clean:  ## remove .venv and every cache
 	rm -rf .venv dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
