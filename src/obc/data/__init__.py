@@ -3,6 +3,5 @@
 from obc.data.catalog import NAMES, Data, load
 from obc.data.folder import Folder
 from obc.data.images import Batch, Images, Loaded
-from obc.data.prepare import prepare
 
-__all__ = ["NAMES", "Batch", "Data", "Folder", "Images", "Loaded", "load", "prepare"]
+__all__ = ["NAMES", "Batch", "Data", "Folder", "Images", "Loaded", "load"]

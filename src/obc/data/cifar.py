@@ -82,5 +82,7 @@ def _missing(file: Path) -> str:
             f"no {file}: this folder has the pickled Python version, which can run any code; "
             "get the binary version"
         )
-    hint = "; 'obc data cifar10' makes it" if "batch" in file.name else ""
-    return f"no {file}: the binary version of the data set is wanted{hint}"
+    return (
+        f"no {file}: the binary version of the data set is wanted; "
+        "'obc data torchvision:CIFAR10 FOLDER' gets the images for --data tensors:FOLDER"
+    )

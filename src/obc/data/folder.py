@@ -49,10 +49,10 @@ class Folder(Images):
         size = self.shape[1]
         files = [self.files[i] for i in index.tolist()]
         if random is None:
-            return torch.stack(list(self._pool.map(partial(_middle, size=size), files)))
+            return torch.stack(list(self._pool.map(partial(middle, size=size), files)))
         # Drawn here, in order: threads finish in any order.
         draws = torch.rand(len(files), 4, generator=random).tolist()
-        return torch.stack(list(self._pool.map(partial(_crop, size=size), files, draws)))
+        return torch.stack(list(self._pool.map(partial(crop, size=size), files, draws)))
 
 
 def folders(root: Path, size: int) -> tuple[Folder, Folder]:
@@ -74,7 +74,7 @@ def _open(file: Path) -> Any:
         raise ObcError(f"{file} is truncated or no image: {error}") from None
 
 
-def _middle(file: Path, size: int) -> Tensor:
+def middle(file: Path, size: int) -> Tensor:
     image = _open(file)
     scale = size * 256 / 224 / min(image.size)
     width, height = (max(size, round(side * scale)) for side in image.size)
@@ -83,7 +83,7 @@ def _middle(file: Path, size: int) -> Tensor:
     return _pixels(scaled.crop((left, top, left + size, top + size)))
 
 
-def _crop(file: Path, draw: list[float], size: int) -> Tensor:
+def crop(file: Path, draw: list[float], size: int) -> Tensor:
     image = _open(file)
     area = image.width * image.height * (AREA[0] + draw[0] * (AREA[1] - AREA[0]))
     ratio = math.exp(math.log(RATIO[0]) + draw[1] * math.log(RATIO[1] / RATIO[0]))

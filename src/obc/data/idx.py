@@ -60,7 +60,10 @@ def _bytes(file: Path) -> bytes:
         with gzip.open(packed) as source:
             data = source.read(LIMIT + 1)
     except FileNotFoundError:
-        raise ObcError(f"no {file} or {packed.name}; 'obc data fashion-mnist' gets them") from None
+        raise ObcError(
+            f"no {file} or {packed.name}; 'obc data torchvision:FashionMNIST FOLDER' gets the "
+            "images for --data tensors:FOLDER"
+        ) from None
     except (OSError, EOFError, zlib.error) as error:
         raise ObcError(f"{packed} is truncated or damaged: {error}") from None
     if len(data) > LIMIT:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rich.table import Table
+if TYPE_CHECKING:
+    from rich.table import Table
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,8 @@ class Recalibration:
         return asdict(self)
 
     def __rich__(self) -> Table:
+        from rich.table import Table  # drawn only where somebody looks
+
         table = Table("weight", "before", "after", "ρ", "note")
         for fit in self.fits:
             table.add_row(

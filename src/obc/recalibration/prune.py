@@ -15,6 +15,7 @@ from obc.plans.plan import Plan
 from obc.recalibration.account import Recalibration
 from obc.recalibration.lockstep import Call
 from obc.recalibration.recalibrate import recalibrate
+from obc.search.planner import Calibrating
 from obc.search.planner import plan as make_plan
 from obc.surgery.slicing import apply
 
@@ -30,11 +31,12 @@ class Pruned(NamedTuple):
 @overload
 def prune(
     model: nn.Module,
-    example: Any,
-    batches: Iterable[Any],
+    example: Any = ...,
+    batches: Iterable[Any] = ...,
     loss: Loss | None = ...,
     *,
     target: str | Target,
+    task: Calibrating | None = ...,
     samples: int = ...,
     call: Call | None = ...,
     details: Literal[False] = ...,
@@ -43,11 +45,12 @@ def prune(
 @overload
 def prune(
     model: nn.Module,
-    example: Any,
-    batches: Iterable[Any],
+    example: Any = ...,
+    batches: Iterable[Any] = ...,
     loss: Loss | None = ...,
     *,
     target: str | Target,
+    task: Calibrating | None = ...,
     samples: int = ...,
     call: Call | None = ...,
     details: Literal[True],
@@ -55,11 +58,12 @@ def prune(
 ) -> Pruned: ...
 def prune(
     model: nn.Module,
-    example: Any,
-    batches: Iterable[Any],
+    example: Any = None,
+    batches: Iterable[Any] = (),
     loss: Loss | None = None,
     *,
     target: str | Target,
+    task: Calibrating | None = None,
     samples: int = 512,
     call: Call | None = None,
     details: bool = False,
@@ -77,6 +81,7 @@ def prune(
         batches: Calibration data: a list or a loader, read more than once.
         loss: `loss(model, batch)`, a scalar; criteria of weights alone need none.
         target: What the copy may cost, as for `obc.plan`: "macs=2x", "params=50%", …
+        task: Of `obc.tasks`; stands for example, batches and loss where these are left out.
         samples: How many samples recalibration uses; 0 leaves the cut as it is.
         call: How recalibration calls the model with a batch, as for `obc.recalibrate`.
         details: Return (model, plan, recalibration) instead of the model alone.
@@ -97,9 +102,12 @@ def prune(
         raise ObcError("obc.prune makes one model; for several targets use obc.plan and obc.apply")
     if settings.setdefault("criterion", "jacobian") == "jacobian":
         settings = {"block": "group", "rank": "score/cost", **settings}
-    plan = make_plan(model, example, batches, loss, target=target, **settings)
+    if task is not None:
+        example = task.example() if example is None else example
+    plan = make_plan(model, example, batches, loss, target=target, task=task, **settings)
     small = apply(copy.deepcopy(model), plan, example=example)
     account = None
     if samples:
-        account = recalibrate(small, model, batches, call=call, samples=samples, example=example)
+        data = batches or task or ()
+        account = recalibrate(small, model, data, call=call, samples=samples, example=example)
     return Pruned(small, plan, account) if details else small

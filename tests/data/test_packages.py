@@ -15,9 +15,10 @@ import torch
 from PIL import Image
 
 import obc
-from obc.data import load, prepare
+from benchmarks.packages import prepare
+from obc.data import load
 
-module = importlib.import_module("obc.data.prepare")
+module = importlib.import_module("benchmarks.packages")
 
 
 def png(pixels: np.ndarray) -> bytes:
