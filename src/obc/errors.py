@@ -18,5 +18,5 @@ def closest(name: str, names: Iterable[str]) -> str:
     >>> closest("zzz", ["fc"])
     ''
     """
-    found = difflib.get_close_matches(name, list(names), n=1)
-    return f"; did you mean '{found[0]}'?" if found else ""
+    matches = difflib.get_close_matches(name, list(names), n=1)
+    return f"; did you mean '{matches[0]}'?" if matches else ""

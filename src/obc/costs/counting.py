@@ -46,13 +46,13 @@ def cost(model: nn.Module, example: Any) -> Cost:
     counter = _Counter(model)
     with unchanged(model), counter:
         forward(model, example)
-    own = {name: 0 for name, _ in model.named_modules()}
+    params_of = {name: 0 for name, _ in model.named_modules()}
     for name, p in model.named_parameters():  # a shared parameter counts where it is first
-        own[name.rpartition(".")[0]] += p.numel()
+        params_of[name.rpartition(".")[0]] += p.numel()
     layers = {
-        name: LayerCost(counter.macs.get(name, 0), own[name])
-        for name in own
-        if own[name] or name in counter.macs
+        name: LayerCost(counter.macs.get(name, 0), params_of[name])
+        for name in params_of
+        if params_of[name] or name in counter.macs
     }
     params = sum(p.numel() for p in model.parameters())
     return Cost(sum(counter.macs.values()), params, layers)

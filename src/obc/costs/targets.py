@@ -148,10 +148,10 @@ def parse(target: str | Target) -> Target:
     """
     if isinstance(target, Target):
         return target
-    found = _GRAMMAR.fullmatch(target) if isinstance(target, str) else None
-    if found is None:
+    match = _GRAMMAR.fullmatch(target) if isinstance(target, str) else None
+    if match is None:
         raise ObcError(f"a target looks like 'macs=2.1x' or 'params=50%', not {target!r}")
-    unit, number, kind = found[1].lower(), float(found[2]), found[3].lower()
+    unit, number, kind = match[1].lower(), float(match[2]), match[3].lower()
     if unit not in _KINDS:
         known = ", ".join(_KINDS)
         raise ObcError(f"no target named '{unit}'{closest(unit, _KINDS)}; there are {known}")
@@ -166,10 +166,10 @@ def parse_all(target: str | Target | Sequence[str | Target]) -> list[Target]:
     several = [target] if isinstance(target, (str, Target)) else list(target)
     if not several:
         raise ObcError("the list of targets is empty")
-    found = [parse(t) for t in several]
-    units = sorted({t.unit for t in found})
+    targets = [parse(t) for t in several]
+    units = sorted({t.unit for t in targets})
     if len(units) > 1:
         raise ObcError(
             f"a list of targets has one unit, so that plans can be nested, not {', '.join(units)}"
         )
-    return found
+    return targets

@@ -19,11 +19,11 @@ def fitted(name: str, shape: Sequence[int], classes: int) -> str:
     'net.py:build'
     """
     plain, given = options_of(name)
-    wanted = {"num_classes": classes}
+    options = {"num_classes": classes}
     if plain in OWN:
-        wanted["in_channels"] = shape[0]
+        options["in_channels"] = shape[0]
         if "image" in inspect.signature(OWN[plain]).parameters:
-            wanted["image"] = shape[-1]
+            options["image"] = shape[-1]
     elif plain.partition(":")[0] not in ("torchvision", "timm", "hf"):
         return name
-    return name + "".join(f",{k}={v}" for k, v in wanted.items() if k not in given)
+    return name + "".join(f",{k}={v}" for k, v in options.items() if k not in given)

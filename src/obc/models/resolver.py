@@ -55,8 +55,8 @@ def resolve(
     >>> resolve("resnet20,num_classes=7").fc.out_features
     7
     """
-    name, told = options_of(name)
-    options = {**told, **options}
+    name, written = options_of(name)
+    options = {**written, **options}
     if num_classes is not None:
         options["num_classes"] = num_classes
     kind, colon, rest = name.partition(":")
@@ -135,8 +135,8 @@ def _hugging_face(name: str, pretrained: bool, options: dict[str, Any]) -> nn.Mo
     if "num_classes" in options:
         options["num_labels"] = options.pop("num_classes")
 
-    def build(**own: Any) -> nn.Module:
-        config = transformers.AutoConfig.from_pretrained(name, **own)
+    def build(**settings: Any) -> nn.Module:
+        config = transformers.AutoConfig.from_pretrained(name, **settings)
         kinds = config.architectures or []
         kind = getattr(transformers, kinds[0], None) if kinds else None
         if kind is None:
@@ -144,8 +144,8 @@ def _hugging_face(name: str, pretrained: bool, options: dict[str, Any]) -> nn.Mo
         if not pretrained:
             fresh: nn.Module = kind(config)
             return fresh
-        found: nn.Module = kind.from_pretrained(name, config=config, use_safetensors=True)
-        return found
+        trained: nn.Module = kind.from_pretrained(name, config=config, use_safetensors=True)
+        return trained
 
     return _build(f"hf:{name}", build, options)
 

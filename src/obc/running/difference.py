@@ -14,7 +14,7 @@ class NothingToCompare(ObcError):
     """Two models may or may not differ: there is no number that would show it."""
 
 
-def difference(reference: Sequence[Tensor], found: Sequence[Tensor]) -> float:
+def difference(reference: Sequence[Tensor], outputs: Sequence[Tensor]) -> float:
     """The largest relative error over all outputs; an error if it is more than rounding.
 
     Outputs without a single finite floating-point number are an error too: there is nothing to
@@ -23,9 +23,9 @@ def difference(reference: Sequence[Tensor], found: Sequence[Tensor]) -> float:
     >>> difference([torch.tensor([1.0, 2.0])], [torch.tensor([1.0, 2.0])])
     0.0
     """
-    if [t.shape for t in reference] != [t.shape for t in found]:
+    if [t.shape for t in reference] != [t.shape for t in outputs]:
         raise ObcError(
-            f"the pruned model puts out {[tuple(t.shape) for t in found]} "
+            f"the pruned model puts out {[tuple(t.shape) for t in outputs]} "
             f"instead of {[tuple(t.shape) for t in reference]}"
         )
     if not any(t.is_meta or numbers(t) for t in reference):
@@ -33,7 +33,7 @@ def difference(reference: Sequence[Tensor], found: Sequence[Tensor]) -> float:
             "there is nothing to compare: the outputs hold no finite floating-point number; give "
             "an example, and weights, for which they do"
         )
-    return max((error(a, b) for a, b in zip(reference, found, strict=True)), default=0.0)
+    return max((error(a, b) for a, b in zip(reference, outputs, strict=True)), default=0.0)
 
 
 def error(a: Tensor, b: Tensor, where: str = "") -> float:

@@ -43,13 +43,13 @@ def _advice(value: object) -> str:
 
 def named_tensors(model: nn.Module) -> dict[str, Tensor]:
     """Every parameter and buffer by its first name, in one walk over the modules."""
-    found: dict[int, tuple[str, Tensor]] = {}
+    named: dict[int, tuple[str, Tensor]] = {}
     for path, module in model.named_modules():
         for store in (module._parameters, module._buffers):
             for key, tensor in store.items():
-                if tensor is not None and id(tensor) not in found:
-                    found[id(tensor)] = (f"{path}.{key}" if path else key, tensor)
-    return dict(found.values())
+                if tensor is not None and id(tensor) not in named:
+                    named[id(tensor)] = (f"{path}.{key}" if path else key, tensor)
+    return dict(named.values())
 
 
 class ModuleStack:

@@ -68,11 +68,11 @@ class Reach:
         before. Only the former is a reason to refuse: the run may come to other counts. Time is
         measured once, with every site at its floor.
         """
-        floor = [own[-1] for own in self.levels]
+        floor = [counts[-1] for counts in self.levels]
         if self._target.measured:
             self._check_time(targets, floor)
             return [floor for _ in targets]
-        found, below = [], self.levels
+        reachable, below = [], self.levels
         for target in targets:
             if self.value(floor) > self.limit(target):
                 self.refuse(target, self.value(floor))
@@ -83,12 +83,14 @@ class Reach:
                 landing = land(self.price, levels, [], evenly(levels), self.limit(target))
             if not landing.met:
                 self.refuse(target, landing.value)
-            found.append([own[p] for own, p in zip(levels, landing.places, strict=True)])
-            below = [own[p:] for own, p in zip(levels, landing.places, strict=True)]
-        return found
+            reachable.append([counts[p] for counts, p in zip(levels, landing.places, strict=True)])
+            below = [counts[p:] for counts, p in zip(levels, landing.places, strict=True)]
+        return reachable
 
     def refuse(self, target: Target, value: float) -> NoReturn:
-        if value > self.limit(target) and value == self.value([own[-1] for own in self.levels]):
+        if value > self.limit(target) and value == self.value(
+            [counts[-1] for counts in self.levels]
+        ):
             why = "with every site at its floor there is still more left"
         else:
             why = "its channels are too coarse to land within 0.5% of it"

@@ -46,11 +46,11 @@ def land(
     places = [0] * len(levels)
     for site in done:
         places[site] += 1
-    found = search.down(places, ranking)
-    if not found.met:
+    landing = search.down(places, ranking)
+    if not landing.met:
         search.pairs([*done, *ranking])
     if not search.met and search.few:
-        search.every(found)
+        search.all_combinations(landing)
     return search.best
 
 
@@ -60,7 +60,7 @@ def evenly(levels: Sequence[Sequence[int]]) -> list[int]:
     >>> evenly([[4, 2, 1], [2, 1]])
     [0, 1, 0]
     """
-    steps = [(1 - n / own[0], site) for site, own in enumerate(levels) for n in own[1:]]
+    steps = [(1 - n / counts[0], site) for site, counts in enumerate(levels) for n in counts[1:]]
     return [site for _, site in sorted(steps)]
 
 
@@ -69,10 +69,10 @@ class _Search:
 
     def __init__(self, value: Value, levels: Sequence[Sequence[int]], limit: float) -> None:
         self._value, self._limit = value, limit
-        self._length = torch.tensor([len(own) for own in levels])
+        self._length = torch.tensor([len(counts) for counts in levels])
         self._counts = torch.zeros(len(levels), int(self._length.max()), dtype=torch.long)
-        for i, own in enumerate(levels):
-            self._counts[i, : len(own)] = torch.tensor(own)
+        for i, counts in enumerate(levels):
+            self._counts[i, : len(counts)] = torch.tensor(counts)
         self._sites = torch.arange(len(levels))
         self.few = math.prod(self._length.tolist()) <= _EVERY
         self.best = Landing((0,) * len(levels), math.inf, False)
@@ -164,7 +164,7 @@ class _Search:
                 high = middle - 1
         return [state(steps) for steps in range(low, max(0, low - _BACK) - 1, -1)]
 
-    def every(self, found: Landing) -> None:
+    def all_combinations(self, landing: Landing) -> None:
         """All combinations; of those that fit, the one nearest to where the ranking led."""
         rows = torch.cartesian_prod(*(torch.arange(n) for n in self._length.tolist()))
         rows = rows.reshape(-1, len(self._sites))
@@ -172,7 +172,7 @@ class _Search:
         fits = (values <= self._limit) & (values * TOLERANCE >= self._limit)
         if fits.any():
             rows, values = rows[fits], values[fits]
-            at = int((rows - torch.tensor(found.places)).abs().sum(1).argmin())
+            at = int((rows - torch.tensor(landing.places)).abs().sum(1).argmin())
         else:
             at = int((values - self._limit).abs().argmin())
         self.keep(rows[at], float(values[at]))

@@ -26,7 +26,9 @@ def verify(before: nn.Module, after: nn.Module, plan: Plan, example: Any) -> flo
 def proof(tracing: Tracing, kept: Mapping[str, Sequence[int]]) -> Proof:
     """What the original model computes with all but the kept channels masked."""
     gone = removed_ids(tracing, kept)
-    cut = {n: tracing.ids(n) for n, own in kept.items() if len(own) < tracing.sites[n].size}
+    cut = {
+        n: tracing.ids(n) for n, channels in kept.items() if len(channels) < tracing.sites[n].size
+    }
     return Proof(tracing.model, tracing.flow, tracing.example, gone, cut)
 
 

@@ -101,8 +101,8 @@ class Call:
         return self.flow.of(tensor) if isinstance(tensor, Tensor) else None
 
     def labels(self, name: str) -> tuple[Tensor, ...]:
-        found = self.of(self[name])
-        return found.labels if found else ()
+        known = self.of(self[name])
+        return known.labels if known else ()
 
     def tensors(self) -> list[Tensor]:
         return tensors_in(self.args.values())
@@ -110,14 +110,14 @@ class Call:
 
 def labelled_dims(leaves: Iterable[Leaf]) -> list[tuple[Leaf, int, Tensor, int]]:
     """Every dimension of every leaf that has ids: leaf, dimension, ids, and the first of them."""
-    found = []
+    dims = []
     for leaf in leaves:
         start = leaf.start
         for dim, ids in enumerate(leaf.dims):
             if ids is not None:
-                found.append((leaf, dim, ids, start))
+                dims.append((leaf, dim, ids, start))
                 start += len(ids)
-    return found
+    return dims
 
 
 def any_between(flags: Tensor, starts: list[int], sizes: list[int]) -> list[bool]:
@@ -131,8 +131,8 @@ def any_between(flags: Tensor, starts: list[int], sizes: list[int]) -> list[bool
     sums = torch.zeros(len(flags) + 1, dtype=torch.int32)  # half the memory: there are many
     torch.cumsum(flags, 0, out=sums[1:])
     first = torch.tensor(starts, dtype=torch.long)
-    found: list[bool] = (sums[first + torch.tensor(sizes)] > sums[first]).tolist()
-    return found
+    flagged: list[bool] = (sums[first + torch.tensor(sizes)] > sums[first]).tolist()
+    return flagged
 
 
 class Step(NamedTuple):
@@ -280,9 +280,9 @@ class Flow(TorchDispatchMode):
         many = isinstance(call.out, (tuple, list))
         outs = tensors_in(call.out if many else (call.out,))
         for i, out in enumerate(outs):
-            found = (labels[i] if i < len(labels) else ()) if many else labels
+            out_labels = (labels[i] if i < len(labels) else ()) if many else labels
             tracked = Tracked(
-                tuple(compact(ids) for ids in found), call.origin, len(self.steps) - 1
+                tuple(compact(ids) for ids in out_labels), call.origin, len(self.steps) - 1
             )
             self.set(out, tracked)
 
@@ -302,13 +302,13 @@ def freeze_all(call: Call, text: str) -> None:
 
 def tensors_in(values: Iterable[Any]) -> list[Tensor]:
     """The tensors among an operator's arguments or results, of which some are lists."""
-    found = []
+    tensors = []
     for value in values:
         if isinstance(value, Tensor):
-            found.append(value)
+            tensors.append(value)
         elif isinstance(value, (list, tuple)):
-            found += [t for t in value if isinstance(t, Tensor)]
-    return found
+            tensors += [t for t in value if isinstance(t, Tensor)]
+    return tensors
 
 
 def _given(values: Iterable[Any]) -> tuple[Any, ...]:

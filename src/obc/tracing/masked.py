@@ -53,8 +53,10 @@ class Masked(Flow):
         ):
             many = isinstance(call.out, (tuple, list))
             small = self._on_kept(call)
-            own = labels if many else [labels]  # outputs past these are statistics nobody reads
-            for full, part, ids in zip(_list(call.out), _list(small), own, strict=False):
+            out_labels = (
+                labels if many else [labels]
+            )  # outputs past these are statistics nobody reads
+            for full, part, ids in zip(_list(call.out), _list(small), out_labels, strict=False):
                 full.copy_(self._grown(part, full, ids))
         super().record(call, labels)
 

@@ -23,7 +23,7 @@ def repeats(flow: Flow, base: Tensor, model: nn.Module) -> list[ModuleCall]:
     modules = dict(model.named_modules())
     times = Counter(call.path for call in flow.calls)
     seen: set[Any] = set()
-    found: list[ModuleCall] = []
+    twins: list[ModuleCall] = []
     done = 0
     for call in sorted(flow.calls, key=lambda c: (c.begin, -c.end)):  # the outer before the inner
         if call.begin < done or times[call.path] > 1 or not _hands_on(call, base):
@@ -33,10 +33,10 @@ def repeats(flow: Flow, base: Tensor, model: nn.Module) -> list[ModuleCall]:
             continue
         key = (type(modules[call.path]), attribute_kinds(modules[call.path]), ran)
         if key in seen:
-            found.append(call)
+            twins.append(call)
             done = call.end
         seen.add(key)
-    return found
+    return twins
 
 
 def pass_by(model: nn.Module, calls: list[ModuleCall]) -> None:
@@ -66,14 +66,14 @@ def _same(a: Tensor, b: Tensor, base: Tensor) -> bool:
 def _ran(flow: Flow, call: ModuleCall) -> Any:
     """Operators, shapes and numbers of a call, with parameters by their names in the module."""
     prefix = f"{call.path}."
-    found = []
+    operators = []
     for (op, *names), given in zip(
         flow.ops[call.begin : call.end], flow.given[call.begin : call.end], strict=True
     ):
         if not all(name.startswith(prefix) for name in names):
             return None
-        found.append((op, *(name.removeprefix(prefix) for name in names), given))
-    return tuple(found)
+        operators.append((op, *(name.removeprefix(prefix) for name in names), given))
+    return tuple(operators)
 
 
 def attribute_kinds(module: nn.Module) -> Any:

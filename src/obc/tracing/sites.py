@@ -249,8 +249,8 @@ def _stretches(sites: Tensor, cls: Tensor) -> Iterator[tuple[int, Tensor]]:
         return
     order = torch.argsort(cls, stable=True)
     order = order[torch.argsort(sites[order], stable=True)]
-    found, counts = torch.unique_consecutive(sites[order], return_counts=True)
-    for site, index in zip(found.tolist(), order.split(counts.tolist()), strict=True):
+    numbers, counts = torch.unique_consecutive(sites[order], return_counts=True)
+    for site, index in zip(numbers.tolist(), order.split(counts.tolist()), strict=True):
         if site >= 0:
             yield site, index
 
@@ -301,8 +301,8 @@ def place_of(site: Site) -> _Key:
 
 
 def _frozen(dims: list[_Dim], classes: Classes, lone: Tensor, read: Tensor) -> list[Frozen]:
-    """What the layers put out that stays; a weight and its bias are told of once."""
-    found: dict[tuple[str, str, str], Frozen] = {}
+    """What the layers put out that stays; a weight and its bias are mentioned once."""
+    frozen: dict[tuple[str, str, str], Frozen] = {}
     for d in dims:
         if d.role != "out" or not d.is_parameter:
             continue
@@ -311,15 +311,15 @@ def _frozen(dims: list[_Dim], classes: Classes, lone: Tensor, read: Tensor) -> l
         why = classes.why[cls]
         if not (why >= 0).any() and read[cls].all() and not lone[cls].any():
             continue
-        told = [
+        causes = [
             (why == i, classes.reasons[i].text, classes.reasons[i].place)
             for i in why.unique().tolist()
             if i >= 0
         ]
-        told.append((lone[cls] & (why < 0), "all of it is one unit", None))
-        told.append((~read[cls], "nothing reads it", None))
-        for flag, text, place in told:
+        causes.append((lone[cls] & (why < 0), "all of it is one unit", None))
+        causes.append((~read[cls], "nothing reads it", None))
+        for flag, text, place in causes:
             if flag.any():
                 op, where = (place.op, str(place)) if place else ("", layer)
-                found[layer, text, where] = Frozen(layer, int(flag.sum()), text, op, where)
-    return list(found.values())
+                frozen[layer, text, where] = Frozen(layer, int(flag.sum()), text, op, where)
+    return list(frozen.values())

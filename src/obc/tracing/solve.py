@@ -117,9 +117,9 @@ def _holds(of: Tensor, option: Option) -> bool:
 
 
 def _meets_fixed(option: Option) -> list[Tensor]:
-    found = []
+    meeting = []
     for a, b in option.ties:
         left, right, fixed = flat(a, b)
         if fixed is not None:
-            found.append(torch.maximum(left, right)[fixed])
-    return found
+            meeting.append(torch.maximum(left, right)[fixed])
+    return meeting

@@ -59,8 +59,8 @@ def _mark(call: Call, known: list[Tracked], sides: list[list[Tensor]]) -> None:
     """
     if {k.origin for k in known} == {"buffer", "weight"}:
         call.origin = "data"  # a table of constants is an input like any other
-    for i, (axis, own) in enumerate(zip((2, 1), known, strict=True)):
-        if own.weight:
+    for i, (axis, operand) in enumerate(zip((2, 1), known, strict=True)):
+        if operand.weight:
             for ids in sides[i]:
                 reads = varying(ids) == [axis] and not (i == 0 and known[1].weight)
                 call.ledger.mark("in" if reads else "out", ids)

@@ -20,8 +20,8 @@ def convolution(call: Call) -> Labels:
     weight, groups = call["weight"], call["groups"]
     known = call.of(weight) or Tracked()
     turned = int(call["transposed"])
-    own = {varying(ids)[0]: ids.reshape(-1) for ids in known.labels if len(varying(ids)) == 1}
-    reads, writes = own.get(1 - turned), own.get(turned)
+    by_axis = {varying(ids)[0]: ids.reshape(-1) for ids in known.labels if len(varying(ids)) == 1}
+    reads, writes = by_axis.get(1 - turned), by_axis.get(turned)
     for role, ids in (("in", reads), ("out", writes)):
         if ids is not None and known.weight:
             call.ledger.mark(role, ids)

@@ -204,11 +204,11 @@ def cat(call: Call) -> Labels:
     for tensor in tensors:
         known = call.of(tensor)
         labels = known.labels if known else ()
-        own = [ids for ids in labels if ids.shape[dim] > 1]
-        for extra in own[1:]:
+        spread = [ids for ids in labels if ids.shape[dim] > 1]
+        for extra in spread[1:]:
             call.ledger.freeze(extra, "two layouts of channels are concatenated", call.place)
         fixed = [tensor.shape[d] if d == dim else 1 for d in range(tensor.ndim)]
-        along.append(own[0] if own else torch.full(fixed, -1))
+        along.append(spread[0] if spread else torch.full(fixed, -1))
         rest = Tracked(tuple(ids for ids in labels if ids.shape[dim] == 1))
         across.append((tensor, rest if known else None))
     result = combine(call, across, call.out.ndim)

@@ -65,9 +65,11 @@ def _meets_data(call: Call, ids: Tensor, operands: list[tuple[Tensor, Tracked | 
         if known is None:
             continue
         offset = ids.ndim - tensor.ndim
-        own = {d + offset for label in known.labels for d in varying(label)}
+        labelled = {d + offset for label in known.labels for d in varying(label)}
         fixed = [
-            d for d in varying(ids) if d >= offset and tensor.shape[d - offset] > 1 and d not in own
+            d
+            for d in varying(ids)
+            if d >= offset and tensor.shape[d - offset] > 1 and d not in labelled
         ]
         if fixed:
             free = [d for d in varying(ids) if d not in fixed]
