@@ -110,7 +110,7 @@ def _own(name: str, pretrained: bool, options: dict[str, Any]) -> nn.Module:
 
 
 def _torchvision(name: str, pretrained: bool, options: dict[str, Any]) -> nn.Module:
-    models = _library("torchvision", "vision").models
+    models = library("torchvision", "vision").models
     names = models.list_models()
     if name not in names:
         raise ObcError(f"torchvision has no model '{name}'{closest(name, names)}")
@@ -121,7 +121,7 @@ def _torchvision(name: str, pretrained: bool, options: dict[str, Any]) -> nn.Mod
 
 
 def _timm(name: str, pretrained: bool, options: dict[str, Any]) -> nn.Module:
-    timm = _library("timm", "vision")
+    timm = library("timm", "vision")
     plain = name.partition(".")[0]  # what follows the dot names the weights
     if not timm.is_model(name):
         raise ObcError(f"timm has no model '{name}'{closest(plain, timm.list_models())}")
@@ -131,7 +131,7 @@ def _timm(name: str, pretrained: bool, options: dict[str, Any]) -> nn.Module:
 
 
 def _hugging_face(name: str, pretrained: bool, options: dict[str, Any]) -> nn.Module:
-    transformers = _library("transformers", "hf")
+    transformers = library("transformers", "hf")
     if "num_classes" in options:
         options["num_labels"] = options.pop("num_classes")
 
@@ -169,7 +169,8 @@ def from_file(file: str, factory: str) -> Callable[..., Any]:
     return made
 
 
-def _library(name: str, extra: str) -> ModuleType:
+def library(name: str, extra: str) -> ModuleType:
+    """A package that is loaded when it is used, or what to install."""
     declare()  # transformers and timm import torchvision too
     try:
         return importlib.import_module(name)

@@ -3,7 +3,8 @@
 from obc.tasks.classification import Classification
 from obc.tasks.evaluate import evaluate
 from obc.tasks.evaluation import Evaluation, Metric
+from obc.tasks.language import Language
 from obc.tasks.resolver import resolve
 from obc.tasks.task import Task
 
-__all__ = ["Classification", "Evaluation", "Metric", "Task", "evaluate", "resolve"]
+__all__ = ["Classification", "Evaluation", "Language", "Metric", "Task", "evaluate", "resolve"]

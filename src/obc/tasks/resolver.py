@@ -10,19 +10,21 @@ from obc.errors import ObcError
 from obc.models.resolver import from_file, options_of
 from obc.tasks.classification import Classification
 from obc.tasks.evaluate import is_task
+from obc.tasks.language import from_text
 from obc.tasks.task import Task
 
 _SIZE = re.compile(r",size=(\d+)$")
 
 # What begins with one of these names makes this kind of task: the rest of the name, and the name of
 # the model it is for, of which a language model's task takes the tokenizer.
-KINDS: Mapping[str, Callable[[str, str | None], Task]] = {}
+KINDS: Mapping[str, Callable[[str, str | None], Task]] = {"text": from_text}
 
 
 def resolve(name: str, model: str | None = None) -> Task:
     """A task by the name of its data, or of a function of yours that makes one.
 
     "digits", "cifar10:data/cifar10" and "folder:photos,size=96" are classifications;
+    "text:tale.txt,length=2048" is the next token of a text, for the tokenizer of `model`;
     "path/to/file.py:make" calls `make`, which returns a task.
 
     >>> task = resolve("digits")
