@@ -6,6 +6,7 @@ parameters are then sums of products of dimensions, exact for every choice of co
 
 from __future__ import annotations
 
+import fnmatch
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 
 from obc.costs.counting import cost
 from obc.costs.polynomials import Products, Term
-from obc.errors import ObcError
+from obc.errors import ObcError, closest
 from obc.running.modules import named_tensors
 from obc.running.snapshot import unchanged
 from obc.tracing.flow import Flow, bind
@@ -54,6 +55,36 @@ def costs_of(tracing: Tracing) -> Costs:
     _check(costs, {})
     _check(costs, {s.name: range(s.size - s.size // 3) for s in tracing.sites})
     return costs
+
+
+def params_of(tracing: Tracing, part: str) -> Products:
+    """The parameters whose names fit a pattern; "blocks" are those of the repeated layers."""
+    names = named_tensors(tracing.model)
+    if part == "blocks":
+        prefix = _blocks(tracing.model)
+        chosen = {name for name in names if name.startswith(prefix)}
+    else:
+        chosen = {*fnmatch.filter(names, part), *fnmatch.filter(names, f"{part}.*")}
+    if not chosen:
+        raise ObcError(f"params[{part}]: no parameter has such a name{closest(part, names)}")
+    terms: list[Term] = [
+        (1, dims)
+        for name, (tensor, dims) in zip(names, _state(tracing), strict=True)
+        if name in chosen and isinstance(tensor, nn.Parameter)
+    ]
+    return Products(terms, [s.size for s in tracing.sites])
+
+
+def _blocks(model: nn.Module) -> str:
+    """What the names of the largest list of layers begin with."""
+    lists = [
+        (sum(p.numel() for p in module.parameters()), name)
+        for name, module in model.named_modules()
+        if isinstance(module, nn.ModuleList) and name
+    ]
+    if not lists:
+        raise ObcError("params[blocks]: the model has no list of blocks; name them by a pattern")
+    return f"{max(lists)[1]}."
 
 
 def state_bytes(tracing: Tracing) -> list[Term]:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 
 from obc.costs import latency, memory
-from obc.costs.cost_model import Costs
+from obc.costs.cost_model import Costs, params_of
 from obc.errors import ObcError, closest
 
 TOLERANCE = 1.005  # a plan may be this much better than its target, and no worse
@@ -43,6 +43,11 @@ class Target:
             raise ObcError(f"{name}: the share to keep is above 0 and at most 1, not {keep:g}")
         self.speedup, self.keep = speedup, keep
 
+    @property
+    def name(self) -> str:
+        """What stands before the equals sign."""
+        return self.unit
+
     def price(self, costs: Costs) -> Price:
         """What to rank and land by: the value, or what stands in for it where it is measured."""
         raise NotImplementedError
@@ -65,13 +70,13 @@ class Target:
         'macs=1.5x'
         """
         if self.keep is not None:
-            return f"{self.unit}={math.ceil(value / before * 1e6 - 1e-6) / 1e4:.10g}%"
-        return f"{self.unit}={math.floor(before / value * 1e4 + 1e-6) / 1e4:.10g}x"
+            return f"{self.name}={math.ceil(value / before * 1e6 - 1e-6) / 1e4:.10g}%"
+        return f"{self.name}={math.floor(before / value * 1e4 + 1e-6) / 1e4:.10g}x"
 
     def __str__(self) -> str:
         if self.keep is not None:
-            return f"{self.unit}={self.keep * 100:.10g}%"
-        return f"{self.unit}={self.speedup:.10g}x"
+            return f"{self.name}={self.keep * 100:.10g}%"
+        return f"{self.name}={self.speedup:.10g}x"
 
     def __repr__(self) -> str:
         what = f"keep={self.keep!r}" if self.keep is not None else f"speedup={self.speedup!r}"
@@ -94,12 +99,33 @@ class MACs(Target):
 
 
 class Params(Target):
-    """Parameters, shared ones counted once."""
+    """Parameters, shared ones counted once; of all layers, or of a part of them.
+
+    `part` is a pattern of parameters' names, or "blocks": the repeated layers of a model, without
+    embeddings and heads, which are a fifth of a small language model.
+
+    >>> Params(keep=0.8, part="blocks")
+    Params(keep=0.8, part='blocks')
+    """
 
     unit = "params"
 
+    def __init__(
+        self, *, speedup: float | None = None, keep: float | None = None, part: str | None = None
+    ) -> None:
+        super().__init__(speedup=speedup, keep=keep)
+        self.part = part
+
+    @property
+    def name(self) -> str:
+        return self.unit if self.part is None else f"{self.unit}[{self.part}]"
+
+    def __repr__(self) -> str:
+        text = super().__repr__()
+        return text if self.part is None else f"{text[:-1]}, part={self.part!r})"
+
     def price(self, costs: Costs) -> Price:
-        return costs.params
+        return costs.params if self.part is None else params_of(costs.tracing, self.part)
 
 
 class Channels(Target):
@@ -137,26 +163,33 @@ class Latency(Target):
 _KINDS: dict[str, type[Target]] = {
     kind.unit: kind for kind in (MACs, Params, Channels, Memory, Latency)
 }
-_GRAMMAR = re.compile(r"\s*([a-z]+)\s*=\s*(\d+(?:\.\d*)?|\.\d+)\s*(x|%)\s*", re.IGNORECASE)
+_GRAMMAR = re.compile(
+    r"\s*(?P<unit>[a-z]+)(\[(?P<part>[^\]]+)\])?\s*=\s*(?P<number>\d+(?:\.\d*)?|\.\d+)\s*(?P<kind>x|%)\s*",
+    re.IGNORECASE,
+)
 
 
 def parse(target: str | Target) -> Target:
     """A target from its text.
 
-    >>> parse("macs=2.1x"), parse("params = 50%")
-    (MACs(speedup=2.1), Params(keep=0.5))
+    >>> parse("macs=2.1x"), parse("params = 50%"), parse("params[blocks]=80%")
+    (MACs(speedup=2.1), Params(keep=0.5), Params(keep=0.8, part='blocks'))
     """
     if isinstance(target, Target):
         return target
     match = _GRAMMAR.fullmatch(target) if isinstance(target, str) else None
     if match is None:
         raise ObcError(f"a target looks like 'macs=2.1x' or 'params=50%', not {target!r}")
-    unit, number, kind = match[1].lower(), float(match[2]), match[3].lower()
+    unit, number = match["unit"].lower(), float(match["number"])
     if unit not in _KINDS:
         known = ", ".join(_KINDS)
         raise ObcError(f"no target named '{unit}'{closest(unit, _KINDS)}; there are {known}")
+    options: dict[str, Any] = {"part": match["part"]} if match["part"] else {}
+    if options and unit != Params.unit:
+        raise ObcError(f"'{target.strip()}': a part can be named for params[…] alone")
+    amount = {"speedup": number} if match["kind"].lower() == "x" else {"keep": number / 100}
     try:
-        return _KINDS[unit](speedup=number) if kind == "x" else _KINDS[unit](keep=number / 100)
+        return _KINDS[unit](**amount, **options)
     except ObcError as error:
         raise ObcError(f"'{target.strip()}': {error}") from None
 
@@ -167,7 +200,7 @@ def parse_all(target: str | Target | Sequence[str | Target]) -> list[Target]:
     if not several:
         raise ObcError("the list of targets is empty")
     targets = [parse(t) for t in several]
-    units = sorted({t.unit for t in targets})
+    units = sorted({t.name for t in targets})
     if len(units) > 1:
         raise ObcError(
             f"a list of targets has one unit, so that plans can be nested, not {', '.join(units)}"

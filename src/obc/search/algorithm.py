@@ -14,6 +14,7 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -29,6 +30,7 @@ from obc.errors import ObcError
 from obc.plans.plan import Plan, PlanStep, SitePlan
 from obc.search import resume
 from obc.search.carry import Carried
+from obc.search.choice import never_chosen
 from obc.search.feasibility import Reach
 from obc.search.history import by_site, channels_by_site, notes, removed_scores
 from obc.search.landing import land
@@ -36,6 +38,7 @@ from obc.search.progress import Progress
 from obc.search.ranking import Chunk, allowed_counts, check_scores, chunks_of, kinds, ranked
 from obc.search.settings import Settings
 from obc.search.stream import Stream
+from obc.search.uniform import land_uniform
 from obc.search.working import Working
 from obc.tracing.tracer import Tracing
 
@@ -209,13 +212,17 @@ class Run:
         return ranked(chunks, self.settings.scope, self.kinds, sizes, counts, savings)
 
     def _lowest(self, ranking: Sequence[Chunk]) -> list[Chunk]:
-        """What goes in one step: p G channels, rounded up to whole chunks."""
-        count = max(1, round(self.settings.step * self.removable))
+        """What goes in one step: p G channels, or p of the cost, rounded up to whole chunks."""
+        left: float = max(1, round(self.settings.step * self.removable))
+        worth = [1.0 for _ in self.sites]
+        if self.settings.pace == "cost":
+            left = self.settings.step * self.reach.value([site.size for site in self.sites])
+            worth = self.reach.savings(self._counts(), [1 for _ in self.sites]).tolist()
         lowest: list[Chunk] = []
         for chunk in ranking:
             lowest.append(chunk)
-            count -= len(chunk.channels)
-            if count <= 0:
+            left -= worth[chunk.site] * len(chunk.channels)
+            if left <= 0:
                 break
         return lowest
 
@@ -280,16 +287,18 @@ class Run:
             self._levels(site.size, site.name, chunks)
             for site, chunks in zip(self.sites, order, strict=True)
         ]
-        landing = land(
+        search = partial(land_uniform, kinds=self.kinds) if self.settings.uniform else land
+        landing = search(
             self.reach.price,
             levels,
-            [chunk.site for chunk in since],
-            [chunk.site for chunk in ranking],
-            self.reach.limit(target),
+            done=[chunk.site for chunk in since],
+            ranking=[chunk.site for chunk in ranking],
+            limit=self.reach.limit(target),
         )
         places = list(landing.places)
         if not landing.met:
-            if not all(n in counts for n, counts in zip(feasible, levels, strict=True)):
+            below = all(n in counts for n, counts in zip(feasible, levels, strict=True))
+            if self.settings.uniform or not below:
                 self.reach.refuse(target, landing.value)
             places = [counts.index(n) for n, counts in zip(feasible, levels, strict=True)]
         gone = [c for chunks, place in zip(order, places, strict=True) for c in chunks[:place]]
@@ -356,8 +365,22 @@ class Run:
             after=history[-1].after if history else self.reach.before,
             history=history,
             untouched={s.name: s.size for s in self.sites if s.name not in changed},
-            notes=notes(self.reach.before, history),
+            notes=[*notes(self.reach.before, history), *self._notes(target, kept, gone)],
         )
+
+    def _notes(
+        self,
+        target: Target,
+        kept: dict[str, list[int]],
+        gone: dict[str, dict[int, float]],
+    ) -> list[str]:
+        """Kinds of site that kept everything, and how far uniform widths are from the target."""
+        free = [s.name for s, own in zip(self.sites, self.reach.levels, strict=True) if own[1:]]
+        lines = never_chosen(self.sites, kept, free, self.last_scores, gone)
+        if self.settings.uniform:
+            share = self._cost() / self.reach.limit(target)
+            lines.append(f"one width over layers: {share:.2%} of what {target} allows")
+        return lines
 
     def _lowest_kept(self, name: str) -> float | None:
         """The lowest score in the last scoring among the channels that are kept."""

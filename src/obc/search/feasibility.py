@@ -49,7 +49,7 @@ class Reach:
         values = {"macs": costs.macs(row), "params": costs.params(row)}
         values["channels"] = costs.channels(row)
         if not self._target.measured:
-            values[self._target.unit] = self.price(row)
+            values.setdefault(self._target.unit, self.price(row))
         return PlanCost(seconds=seconds, **{unit: int(value) for unit, value in values.items()})
 
     def value(self, counts: Sequence[int]) -> float:

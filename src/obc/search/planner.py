@@ -70,6 +70,9 @@ def plan(
     scope: str = "global",
     rank: str = "score",
     step: float = 1 / 400,
+    pace: str = "channels",
+    sites: str | Sequence[str] = (),
+    uniform: bool = False,
     rows: int = 50,
     carry: float = 0.0,
     ignore: str | Sequence[str] = (),
@@ -104,6 +107,12 @@ def plan(
             share ("local"), or sites of the same shape ("isomorphic").
         rank: "score", or "score/cost" to divide by what a channel saves now.
         step: p, the share of all channels that one step removes.
+        pace: what `step` is a share of: "channels", or "cost" in the target's unit; an attention
+            head holds as much as a hundred channels beside it.
+        sites: which sites lose channels: kinds ("ffn", "heads", "hidden", the residual width) or
+            patterns of site names; all of them if there are none.
+        uniform: give all sites of a kind one width, as plain configurations of other libraries
+            want it; the plan may then be further below the target than 0.5%, and says so.
         rows: N, the batches of one step.
         carry: the share of the rows that later steps do without, using instead what earlier ones
             showed, which counts less the more has gone since.
@@ -147,6 +156,9 @@ def plan(
         round_to=targets[0].round_to if round_to is None else round_to,
         ignore=[ignore] if isinstance(ignore, str) else list(ignore),
         seed=seed,
+        pace=pace,
+        sites=sites.split(",") if isinstance(sites, str) and sites else list(sites),
+        uniform=uniform,
     )
     run = Run(model, example, batches, loss, targets, settings, resume)
     plans = run.plans()

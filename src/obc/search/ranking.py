@@ -15,6 +15,7 @@ from obc.tracing.sites import Site, Sites
 
 SCOPES = ("global", "local", "isomorphic")
 RANKS = ("score", "score/cost")
+PACES = ("channels", "cost")
 
 
 class Chunk(NamedTuple):

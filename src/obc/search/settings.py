@@ -13,7 +13,8 @@ from torch import nn
 from obc.criteria.criterion import Criterion, make
 from obc.criteria.reduce import check
 from obc.errors import ObcError, closest
-from obc.search.ranking import RANKS, SCOPES
+from obc.search.choice import chosen
+from obc.search.ranking import PACES, RANKS, SCOPES
 from obc.tracing.sites import Site, Sites
 
 
@@ -35,14 +36,21 @@ class Settings:
     round_to: int
     ignore: Sequence[str]
     seed: int
+    pace: str = "channels"
+    sites: Sequence[str] = ()
+    uniform: bool = False
 
     def __post_init__(self) -> None:
         check(self.aggregate, self.normalize)
-        for name, value, known in (("scope", self.scope, SCOPES), ("rank", self.rank, RANKS)):
+        for name, value, known in (
+            ("scope", self.scope, SCOPES),
+            ("rank", self.rank, RANKS),
+            ("pace", self.pace, PACES),
+        ):
             if value not in known:
                 raise ObcError(f"{name} must be one of {', '.join(known)}, not {value!r}")
         if not 0 < self.step <= 1:
-            raise ObcError(f"step is a share of all channels, above 0 up to 1, not {self.step}")
+            raise ObcError(f"step is a share of all {self.pace}, above 0 up to 1, not {self.step}")
         if not 0 <= self.carry < 1:
             raise ObcError(f"carry is from 0 up to, but not, 1, not {self.carry}")
         for name, number in (("rows", self.rows), ("round_to", self.round_to)):
@@ -63,10 +71,11 @@ class Settings:
         for option in (self.max_ratio, self.min_channels):
             for name in option if isinstance(option, Mapping) else ():
                 sites[name]  # an unknown name is an error that says which was meant
-        stay = self._ignored(model)
+        stay, open_to = self._ignored(model), chosen(sites, self.sites)
         return [
             site.size
-            if any(m.role != "in" and m.name.startswith(stay) for m in site.members)
+            if site.name not in open_to
+            or any(m.role != "in" and m.name.startswith(stay) for m in site.members)
             else self._floor(site)
             for site in sites
         ]
@@ -111,7 +120,19 @@ class Settings:
             "round_to": self.round_to,
             "ignore": ", ".join(self.ignore),
             "seed": self.seed,
+            **self._further(),
         }
+
+    def _further(self) -> dict[str, str | int | float | bool | None]:
+        """What came later, where it is used: runs that were begun without it go on."""
+        later: dict[str, str | int | float | bool | None] = {}
+        if self.pace != "channels":
+            later["pace"] = self.pace
+        if self.sites:
+            later["sites"] = ", ".join(self.sites)
+        if self.uniform:
+            later["uniform"] = True
+        return later
 
 
 def _named(criterion: Criterion) -> str:
