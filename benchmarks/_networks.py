@@ -51,7 +51,7 @@ class MixerBlock(nn.Module):
 class Mixer(nn.Module):
     """An MLP-Mixer for 8 x 8 images in patches of 2 x 2."""
 
-    def __init__(self, width: int = 32, depth: int = 3) -> None:
+    def __init__(self, width: int = 64, depth: int = 3) -> None:
         super().__init__()
         self.patches = nn.Conv2d(1, width, 2, 2)
         self.blocks = nn.Sequential(*(MixerBlock(16, width) for _ in range(depth)))
