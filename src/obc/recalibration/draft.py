@@ -14,7 +14,8 @@ class Draft:
 
     >>> weight, draft = torch.zeros(2), Draft()
     >>> draft.write(weight, torch.ones(2))
-    >>> written = draft.take_back()
+    >>> written = draft.written()
+    >>> draft.take_back()
     >>> weight
     tensor([0., 0.])
     >>> commit(written)
@@ -30,12 +31,14 @@ class Draft:
         self._before.append((tensor.detach(), tensor.detach().clone()))
         commit([(tensor, value)])
 
-    def take_back(self) -> Written:
-        """Undo everything; returns what `commit` needs to do it again."""
-        written = [(tensor, tensor.clone()) for tensor, _ in self._before]
+    def written(self) -> Written:
+        """What `commit` needs to write all of it again."""
+        return [(tensor, tensor.clone()) for tensor, _ in self._before]
+
+    def take_back(self) -> None:
+        """Undo everything."""
         commit(self._before[::-1])
         self._before.clear()
-        return written
 
 
 def commit(written: Written) -> None:

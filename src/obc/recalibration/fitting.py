@@ -81,9 +81,11 @@ class Fitting:
         for moments, chosen in ((self.fit, index[~held]), (self.held, index[held])):
             for part in chosen.split(step) if len(chosen) else ():
                 t = self._outputs(form, pair.whole.output, part, self.alignment.columns)
-                here = part.to(form.input.device)
-                u = narrow.rows(here) if narrow else self.alignment.rows(form, here)
-                u = self._double(u)
+                u = self._double(
+                    narrow.rows(part.to(narrow.input.device))
+                    if narrow is not None
+                    else self.alignment.rows(form, part.to(form.input.device))
+                )
                 if gap is not None:
                     t = t + gap(part)
                 moments.add(u, t - u @ self.matrix.mT - self.shift.unsqueeze(1), t)

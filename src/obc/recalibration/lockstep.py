@@ -41,7 +41,10 @@ class _Cancelled(BaseException):
 
 
 class Run:
-    """One network on one batch; `stop` is where it waits, None before it begins and at the end."""
+    """One network, a `twin` of its own, on one batch.
+
+    `stop` is where it waits now, None before it begins and at the end.
+    """
 
     stop: Stop | None
 
@@ -50,9 +53,7 @@ class Run:
         self._there: queue.SimpleQueue[Stop | BaseException | None] = queue.SimpleQueue()
         self._watch = watch
         watch.pause = self._pause
-        self._thread = threading.Thread(
-            target=self._work, args=(twin(model), batch, call), daemon=True
-        )
+        self._thread = threading.Thread(target=self._work, args=(model, batch, call), daemon=True)
         self._thread.start()
         self.stop, self.begun = None, False
         self._result: Any = None

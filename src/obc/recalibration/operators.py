@@ -79,7 +79,7 @@ class Parameters:
 
     def of(self, tensor: Any) -> Operand | None:
         """The parameter that a tensor is a view of."""
-        if not isinstance(tensor, Tensor):
+        if not isinstance(tensor, Tensor) or tensor.layout is not torch.strided:
             return None
         for name, parameter in self._at.get(_memory(tensor), ()):
             start = tensor.storage_offset() - parameter.storage_offset()

@@ -15,7 +15,7 @@ from obc.recalibration.account import Fit, Recalibration
 from obc.recalibration.alignment import Alignment, align
 from obc.recalibration.draft import Draft, Written, commit
 from obc.recalibration.fitting import Fitting, Pair, name_of
-from obc.recalibration.lockstep import Call, Run, Stop, Watch, running
+from obc.recalibration.lockstep import Call, Run, Stop, Watch, running, twin
 from obc.recalibration.operators import Key
 from obc.recalibration.origins import Origins
 from obc.recalibration.outcome import Outcome, held_outputs
@@ -38,18 +38,6 @@ class Layer:
     number: int
 
 
-@dataclass(frozen=True)
-class Way:
-    """One way to fit: `streamed` on inputs of the original, to `residual` sums or not.
-
-    With `measure`, norms take their statistics anew behind a streamed fit.
-    """
-
-    streamed: bool
-    residual: bool
-    measure: bool
-
-
 class Procedure:
     """One call of `obc.recalibrate`."""
 
@@ -68,6 +56,7 @@ class Procedure:
         self._portions = portions(batches)
         self._mine = [p for p in self._portions if self._group.mine(p.number)]
         self._draft = Draft()
+        self._twins: dict[tuple[str, int], nn.Module] = {}
 
     def run(self, source: str, residual: bool | None) -> Recalibration:
         """Fit all that can be, once with and once without residual sums unless told which."""
@@ -83,10 +72,9 @@ class Procedure:
                     for network, record in (("original", whole), ("pruned", part))
                 }
                 self._naive = {p.number: self._outputs(p) for p in self._mine}
-            for way in self._ways(source, residual):
-                account, written = self._fitted(way)
+            for account in self._attempts(source, residual):
                 if best is None or account.after < best.after:
-                    best, values = account, written
+                    best, values = account, self._draft.written()
         assert best is not None
         if best.kept:
             commit(values)
@@ -137,15 +125,15 @@ class Procedure:
                 note = note or "the original does not use it in the same way"
                 alone.append(Fit(name_of(reader), reader.form.inputs, note=note))
                 continue
-            bias = reader.bias
+            bias, norm = reader.bias, reader.norm
             if bias is not None and (biases[bias.name] > 1 or bias.name in part.others):
-                reader, bias = replace(reader, norm=None), None
-            if reader.norm is not None and (bias is not None or means[id(reader.norm.mean)] > 1):
-                reader = replace(reader, norm=reader.norm if bias is not None else None)
+                bias = norm = None
+            elif bias is None and norm is not None and means[id(norm.mean)] > 1:
+                norm = None
             routed = reader.routed or whole.readers[key].routed
             layers.append(
                 Layer(
-                    replace(reader, routed=routed),
+                    replace(reader, norm=norm, routed=routed),
                     alignment,
                     tensors[key[0]],
                     tensors[bias.name] if bias is not None else None,
@@ -158,30 +146,32 @@ class Procedure:
                 alone.append(Fit(name, note="no operator reads it as the weight of a linear map"))
         return layers, alone
 
-    def _ways(self, source: str, residual: bool | None) -> list[Way]:
-        """What to try; held-out outputs decide between several."""
+    def _attempts(self, source: str, residual: bool | None) -> Iterator[Recalibration]:
+        """Ways to fit, one after the other; the model holds what the last one led to."""
         if source == "original":
-            norms = any(layer.reader.statistics for layer in self._layers)
-            return [Way(True, False, measure) for measure in ((True, False) if norms else (False,))]
-        sums = set(self._shortcuts["original"]) & set(self._shortcuts["pruned"])
+            norms = [layer for layer in self._layers if layer.reader.statistics is not None]
+            fits = self._streamed([y for y in self._layers if y.reader.statistics is None])
+            yield self._account(fits, *self._front_to_back([], False))
+            if norms:
+                # Layers that were not fitted on each other leave norms other variances.
+                yield self._account(fits, *self._front_to_back(norms, False, measure=True))
+            return
+        sums = self._shortcuts["original"].keys() & self._shortcuts["pruned"].keys()
         wishes = (True, False) if residual is None else (residual,)
-        return [Way(False, wish, False) for wish in (wishes if sums else (False,))]
+        for wish in wishes if sums else (False,):
+            yield self._account([], *self._front_to_back(self._layers, wish), wish)
+            self._draft.take_back()
 
-    def _fitted(self, way: Way) -> tuple[Recalibration, Written]:
-        """One way through, and the values that it led to; the model is then as it was."""
-        layers = self._layers
-        fits: list[Fit] = []
-        if way.streamed:
-            fits = self._streamed([y for y in layers if y.reader.statistics is None])
-            layers = [y for y in layers if y.reader.statistics is not None and way.measure]
-        more, before, after = self._front_to_back(layers, way)
-        fits += more + self._alone
-        kept = after < before and any(fit.kept for fit in fits)
-        total = self._portions[0].total
-        account = Recalibration(tuple(fits), before, after, way.residual, kept, total)
-        return account, self._draft.take_back()
+    def _account(
+        self, first: list[Fit], fits: list[Fit], before: float, after: float, residual: bool = False
+    ) -> Recalibration:
+        every = (*first, *fits, *self._alone)
+        kept = after < before and any(fit.kept for fit in every)
+        return Recalibration(every, before, after, residual, kept, self._portions[0].total)
 
-    def _front_to_back(self, layers: Sequence[Layer], way: Way) -> tuple[list[Fit], float, float]:
+    def _front_to_back(
+        self, layers: Sequence[Layer], residual: bool, measure: bool = False
+    ) -> tuple[list[Fit], float, float]:
         """Fit these weights in order, each on what the ones before it now lead to."""
         keys = {layer.reader.key: layer.number for layer in layers}
         wholes = [self._started(self._original, p, keys, "original") for p in self._mine]
@@ -195,9 +185,8 @@ class Procedure:
                         stops = self._at(layer, whole, keys), self._at(layer, part, keys)
                         if stops[0] is not None:
                             pair = Pair(portion, stops[0], stops[1])
-                            fitting.gather(pair, self._seed + layer.number, way.residual)
-                stops_now = [run.stop for run in parts]
-                fits.append(self._solved(layer, fitting, stops_now, way.measure))
+                            fitting.gather(pair, self._seed + layer.number, residual)
+                fits.append(self._solved(layer, fitting, parts, measure))
             with self._group.together("recalibration"):
                 for portion, whole, part in zip(self._mine, wholes, parts, strict=True):
                     original = held_outputs(whole.finish(), portion)
@@ -227,22 +216,25 @@ class Procedure:
         self,
         layer: Layer,
         fitting: Fitting,
-        stops: Sequence[Stop | None] = (),
+        runs: Sequence[Run] = (),
         measure: bool = False,
     ) -> Fit:
         change, fit = fitting.solve(self._group, measure)
         if change is not None:
             fitting.write(change, layer.weight, layer.bias, self._draft.write)
-            for stop in stops:
-                if stop is not None and stop.key == layer.reader.key:
-                    _renew(stop, layer)
+            for run in runs:
+                if run.stop is not None and run.stop.key == layer.reader.key:
+                    _renew(run.stop, layer)
         return fit
 
     def _started(
         self, model: nn.Module, portion: Portion, keys: dict[Key, int], network: str
     ) -> Run:
         watch = Watch(model, keys, self._shortcuts[network], network == "original")
-        return Run(model, self._batches[portion.number], self._call, watch)
+        place = (network, portion.number)
+        if place not in self._twins:
+            self._twins[place] = twin(model)
+        return Run(self._twins[place], self._batches[portion.number], self._call, watch)
 
     @staticmethod
     def _at(layer: Layer, run: Run, keys: dict[Key, int]) -> Stop | None:

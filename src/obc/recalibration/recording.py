@@ -117,6 +117,7 @@ class Recording(Counting):
     def __init__(self, model: nn.Module) -> None:
         super().__init__(model)
         self._node_of = WeakTensorKeyDictionary()
+        self._buffers = WeakTensorKeyDictionary(dict.fromkeys(model.buffers()))
         self.nodes: list[Node] = []
         self.readers: dict[Key, Reader] = {}
         self.others: dict[str, str] = {}
@@ -130,7 +131,7 @@ class Recording(Counting):
             if number >= 0:
                 self.nodes[number].readers += 1
         node = Node(func.overloadpacket, self.moment, reads, key)
-        if func.overloadpacket in BATCH_NORMS and args[3] is not None:
+        if func.overloadpacket in BATCH_NORMS and self._has_statistics(args):
             node.norm = BatchNorm(args[1], args[2], args[3], args[4], args[-1])
         node.adds = (
             func.overloadpacket in _ADDITIONS
@@ -152,6 +153,10 @@ class Recording(Counting):
             if isinstance(tensor, Tensor):
                 self._node_of[tensor] = len(self.nodes) - 1
         return output
+
+    def _has_statistics(self, args: Any) -> bool:
+        """Whether a batch norm goes by a buffer of the model; an instance norm makes copies."""
+        return args[3] is not None and args[3] in self._buffers and args[5] is not True
 
     def _other_uses(self, func: Any, tensors: list[Tensor], use: Use | None, output: Any) -> None:
         """Note parameters that work here otherwise than as a weight or a bias."""
