@@ -37,6 +37,18 @@ def test_the_same_prune_again_gives_the_same_weights(dense: Path, tmp_path: Path
     assert all(torch.equal(a[name], b[name]) for name in a)
 
 
+def test_prune_recalibrates_unless_told_not_to(dense: Path, tmp_path: Path) -> None:
+    arguments = ("prune", dense, "--data", "digits", "--target", "macs=2x", "--rows", 2)
+    fitted = done(*arguments, "--step", 0.1, "--recalibrate", 256, "--out", tmp_path / "fitted")
+    plain = done(*arguments, "--step", 0.1, "--no-recalibrate", "--out", tmp_path / "plain")
+    assert fitted["cut"]["loss"] == pytest.approx(plain["pruned"]["loss"])
+    assert fitted["pruned"]["loss"] != pytest.approx(fitted["cut"]["loss"])
+    assert fitted["pruned"]["macs"] == plain["pruned"]["macs"]
+    assert "cut" not in plain
+    rows = json.loads((tmp_path / "fitted" / "record.json").read_text())["latency"]
+    assert [row["name"] for row in rows] == ["before", "cut", "pruned"]
+
+
 def test_tune_merges_and_eval_agrees(half: Path, recipes: Path) -> None:
     tuned = done("tune", half, "--recipe", recipes / "short.toml")
     assert not is_equivalent(model_of(str(half / "tuned")))

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from obc.cli import recording
@@ -13,8 +14,10 @@ from obc.cli.inputs import example_of
 from obc.cli.measure import Measured, measured, models_table, plain
 from obc.cli.output import Output, Result
 from obc.plans.plan import Plan
+from obc.recalibration.recalibrate import recalibrate
 from obc.reporting.page import report
 from obc.reporting.record import Record
+from obc.running.forward import arguments
 from obc.search.planner import plan as make_plan
 from obc.tasks.task import Task
 from obc.tuning.recipe import Recipe
@@ -49,6 +52,19 @@ class Job:
                 **settings,
             )
             return plan
+
+    def recalibrate(self, whole: nn.Module, batch_size: int, samples: int, seed: int) -> None:
+        """Fit what stays to what the whole model computes."""
+
+        def call(model: nn.Module, batch: Any) -> Any:
+            args, kwargs = arguments(self.task.inputs(batch))
+            return model(*args, **kwargs)
+
+        with self.out.doing("recalibrating"), torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            batches = self.task.calibration(min(batch_size, samples))
+            account = recalibrate(self.model, whole, batches, call=call, samples=samples, seed=seed)
+        self.out.say(account.summary())
 
     def tune(self, name: str, recipe: Recipe, **options: Any) -> Tuned:
         with self.out.doing(name):

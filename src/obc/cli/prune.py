@@ -1,4 +1,4 @@
-"""`obc prune`: plan, cut, check, evaluate, save."""
+"""`obc prune`: plan, cut, check, recalibrate, evaluate, save."""
 
 from __future__ import annotations
 
@@ -50,11 +50,22 @@ def prune(
     equivalent: Annotated[
         bool, typer.Option("--equivalent", help="Keep every connection as C and D, for obc tune.")
     ] = False,
+    samples: Annotated[
+        int,
+        typer.Option(
+            "--recalibrate", min=0, help="Samples from which what stays learns to take over."
+        ),
+    ] = 512,
+    no_recalibrate: Annotated[
+        bool, typer.Option("--no-recalibrate", help="Leave the cut as it is, as the paper does.")
+    ] = False,
     weights: Weights = None,
     pretrained: Pretrained = False,
     seed: Seed = 0,
 ) -> Result:
-    """Prune a model to a target: plan, cut, check, evaluate, save.
+    """Prune a model to a target: plan, cut, check, recalibrate, evaluate, save.
+
+    With --equivalent, which is for tuning, nothing is recalibrated.
 
     Example: obc prune runs/dense --data digits --target macs=2x --out runs/half
 
@@ -76,7 +87,8 @@ def prune(
         "seed": seed,
     }
     facts = {"command": "prune", "model": model, "weights": weights, "data": data, "task": task}
-    chosen = {"batch size": batch_size, "equivalent": equivalent}
+    samples = 0 if no_recalibrate or equivalent else samples
+    chosen = {"batch size": batch_size, "equivalent": equivalent, "recalibrate": samples}
     with claimed(folder, {**facts, **chosen, **settings}, advice=ELSEWHERE):
         job = Job(out, net, purpose, folder)
         title = f"{reference(net)} on {purpose.name}: {target} by {criterion}"
@@ -85,8 +97,12 @@ def prune(
         plan = job.plan(batch_size, **settings)
         whole = copy.deepcopy(net)
         apply(net, plan, equivalent=equivalent)
+        stages = [before]
+        if samples:
+            stages.append(job.measure("cut"))
+            job.recalibrate(whole, batch_size, samples, seed)
         save(net, folder)
         after = job.measure("pruned", saved=True)
         seen = {0: before, len(plan.history): after}
         recording.add_pruning(record, whole, purpose, batch_size, {target: plan}, [criterion], seen)
-        return job.finish(record, [before, after])
+        return job.finish(record, [*stages, after])
