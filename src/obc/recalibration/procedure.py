@@ -158,8 +158,15 @@ class Procedure:
             return
         sums = self._shortcuts["original"].keys() & self._shortcuts["pruned"].keys()
         wishes = (True, False) if residual is None else (residual,)
+        # Behind a fitted layer, statistics measured again gain nothing, and cost as much as a fit.
+        behind = {id(y.reader.norm.mean) for y in self._layers if y.reader.norm is not None}
+        layers = [
+            layer
+            for layer in self._layers
+            if layer.reader.statistics is None or id(layer.reader.statistics.mean) not in behind
+        ]
         for wish in wishes if sums else (False,):
-            yield self._account([], *self._front_to_back(self._layers, wish), wish)
+            yield self._account([], *self._front_to_back(layers, wish), wish)
             self._draft.take_back()
 
     def _account(
