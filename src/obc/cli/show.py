@@ -41,6 +41,8 @@ def show(
     for plan in applied(net):
         out.say(plan.summary())
     out.say(_sites_table(sites), _statistics(sites), _frozen(sites), _costs_table(costs))
+    if sites.untouched:
+        out.say(f"Not reached by this input, left as they are: {_short(list(sites.untouched))}")
     return {
         "model": reference(net) or model,
         "macs": costs.macs,

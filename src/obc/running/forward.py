@@ -66,10 +66,13 @@ class _Yes(TorchDispatchMode):
         return torch.ones((), dtype=args[0].dtype).item()
 
 
-def forward(model: nn.Module, example: Any) -> Any:
-    """Run a model on an example in eval mode, without gradients, leaving the random state alone."""
+def forward(model: nn.Module, example: Any, training: bool = False) -> Any:
+    """Run a model on an example, in eval mode if nothing else is said, and leave no trace.
+
+    There are no gradients, and what is drawn or overwritten on the way is put back.
+    """
     args, kwargs = arguments(example)
-    with quiet(model, example):
+    with quiet(model, example, training):
         return model(*args, **kwargs)
 
 
@@ -83,8 +86,8 @@ def arguments(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 
 @contextmanager
-def quiet(model: nn.Module, example: Any) -> Iterator[None]:
-    """Eval mode, no gradients, no fused attention; what the run overwrites is put back."""
+def quiet(model: nn.Module, example: Any, training: bool = False) -> Iterator[None]:
+    """One mode, no gradients, no fused attention; what the run overwrites is put back."""
     modules = list(model.modules())
     modes = [(m, m.training) for m in modules]
     tensors = [p for m in modules for p in m._parameters.values() if p is not None]
@@ -93,8 +96,8 @@ def quiet(model: nn.Module, example: Any) -> Iterator[None]:
     writes = _Writes([*tensors, *buffers, *inputs])
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
-    for module, _ in modes:
-        module.training = False
+    for module, _ in modes:  # a batch norm in train mode refuses single samples
+        module.training = training and not isinstance(module, nn.modules.batchnorm._BatchNorm)
     devices = {p.device for p in tensors if p.device.type not in ("cpu", "meta")}
     answers = _Yes() if any(p.is_meta for p in tensors) else nullcontext()
     try:

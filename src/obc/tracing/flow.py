@@ -192,6 +192,25 @@ class Flow(TorchDispatchMode):
                 self._inputs[id(tensor)] = tensor
         with self:
             output = forward(model, example)
+        self._freeze_outputs(output)
+        return output
+
+    def through_training(self, model: nn.Module, example: Any) -> None:
+        """Follow what the model does in train mode only: a head whose output is a loss, say.
+
+        It adds ids and ties; the steps that are told of are those of eval mode.
+        """
+        told: tuple[list[Any], ...] = (self.ops, self.given, self.steps, self.calls)
+        lengths = [len(own) for own in told]
+        try:
+            with self:
+                output = forward(model, example, training=True)
+            self._freeze_outputs(output)
+        finally:
+            for own, length in zip(told, lengths, strict=True):
+                del own[length:]
+
+    def _freeze_outputs(self, output: Any) -> None:
         for tensor in outputs(output):
             known = self.of(tensor)
             for ids in known.labels if known else ():
@@ -199,7 +218,6 @@ class Flow(TorchDispatchMode):
         for kind in closed(output):
             every = torch.arange(self.ledger.size)
             self.ledger.freeze(every, f"the model returns a {kind}, which may hold it", NOWHERE)
-        return output
 
     def of(self, tensor: Tensor) -> Tracked | None:
         # What is known of a tensor in flight is written on it: no table to search or to empty.

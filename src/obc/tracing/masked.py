@@ -53,11 +53,13 @@ class Masked(Flow):
         ):
             many = isinstance(call.out, (tuple, list))
             small = self._on_kept(call)
-            out_labels = (
-                labels if many else [labels]
-            )  # outputs past these are statistics nobody reads
-            for full, part, ids in zip(_list(call.out), _list(small), out_labels, strict=False):
-                full.copy_(self._grown(part, full, ids))
+            # Outputs past the labelled ones are statistics that nobody reads.
+            out_labels = labels if many else [labels]
+            whole = _list(call.out)
+            for i, (part, ids) in enumerate(zip(_list(small), out_labels, strict=False)):
+                whole[i] = self._grown(part, whole[i], ids)
+            # Not written in place: what an operator puts out may be one number, seen many times.
+            call.out = type(call.out)(whole) if many else whole[0]
         super().record(call, labels)
 
     def _on_kept(self, call: Call) -> Any:
@@ -107,7 +109,12 @@ def mixes(flow: Flow, gone: Tensor) -> bool:
     """Whether an operator mixes removed channels with others, and no weight stands between."""
     if any(gone[ids[ids >= 0]].any() for ids, _ in flow.ledger.statistics):
         return True
-    products = (step.ids for step in flow.steps if step.operator.mixes and len(step.reads) > 1)
+    # Operators of other libraries say that they mix, but not along which dimensions.
+    products = (
+        step.ids
+        for step in flow.steps
+        if step.operator.mixes and (len(step.reads) > 1 or "::" in step.place.op)
+    )
     return any(bool(gone[ids[ids >= 0]].any()) for labels in products for ids in labels)
 
 

@@ -15,6 +15,7 @@ import torch
 
 from obc.errors import ObcError
 from obc.running.difference import NothingToCompare
+from obc.running.forward import forward
 from obc.running.snapshot import unchanged
 from obc.tracing.ledger import Pairs
 from obc.tracing.narrow import narrow
@@ -30,8 +31,9 @@ Group = list[Site]
 class Rehearsal:
     """Cuts the sites of a trial by values."""
 
-    def __init__(self, trial: Trial, example: Any) -> None:
-        self.trial, self.example = trial, example
+    def __init__(self, trial: Trial, example: Any, trains: bool) -> None:
+        """With `trains`, the narrower model has to run in train mode as well."""
+        self.trial, self.example, self._trains = trial, example, trains
         # Values say nothing where there are none, and little at half precision: there, rounding
         # alone can add up to more than a fault does.
         tensors = list(trial.model.parameters())
@@ -98,6 +100,8 @@ class Rehearsal:
             with unchanged(trial.model):
                 narrow(trial.model, sites, units, full, trial.kept(gone))
                 expected.error(trial.model)
+                if self._trains:
+                    forward(trial.model, self.example, training=True)
         except NothingToCompare:
             return None
         except ObcError as error:

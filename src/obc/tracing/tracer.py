@@ -67,7 +67,8 @@ class Tracing:
         rehearse: bool = True,
     ) -> None:
         """`rehearse=False` is for those who prove a cut of their own."""
-        self.model, self.example, self._rehearse = model, example, rehearse
+        self.model, self.example = model, example
+        self._rehearse, self._trains = rehearse, False
         # So many small objects come and go that Python would search for cycles again and again.
         collecting = gc.isenabled()
         gc.disable()
@@ -89,6 +90,8 @@ class Tracing:
             self._check_example()
             raise
         before.restore()
+        if self._untouched():
+            self._follow_training(before)
         ledger = self.flow.ledger
         ledger.settle_cuts()
         base = base_classes(ledger)
@@ -97,8 +100,8 @@ class Tracing:
         asked = _ignored(self.flow, model, ignore)
         if not heads:
             asked += [(i, _reason("heads=False")) for i in ledger.roles["head"]]
-        trial = Trial(model, before, self.flow, base, self.run, shapes)
-        rehearsal = Rehearsal(trial, self.example) if self._rehearse else None
+        trial = Trial(model, before, self.flow, base, self._run_all, shapes)
+        rehearsal = Rehearsal(trial, self.example, self._trains) if self._rehearse else None
         names, steady = None, False
         while True:
             self.classes = solve(ledger, base, stay)
@@ -152,6 +155,24 @@ class Tracing:
         """Run the model on the example under a flow."""
         return flow.through(self.model, self.example)
 
+    def _follow_training(self, before: Snapshot) -> None:
+        """What eval mode leaves out, such as an auxiliary head, may run in train mode."""
+        known = len(self.flow.leaves)
+        try:
+            self.flow.through_training(self.model, self.example)
+        except Exception:  # it wants targets, say: then nothing is known of train mode
+            return
+        finally:
+            before.restore()
+        self._trains = len(self.flow.leaves) > known
+
+    def _run_all(self, flow: Flow) -> Any:
+        """Run the model in eval mode, and in train mode where that reaches more."""
+        output = self.run(flow)
+        if self._trains:
+            flow.through_training(self.model, self.example)
+        return output
+
     def ids(self, name: str) -> Tensor:
         """Ids of a site's channels, at the positions that each owns in one of its layers."""
         member = self.sites[name].members[0]
@@ -165,7 +186,13 @@ class Tracing:
         return [n for n, _ in self.model.named_parameters() if n not in seen]
 
     def _untouched_stay(self, names: list[str]) -> Iterator[tuple[Tensor, Reason]]:
-        """What an untouched parameter could be coupled with: all that has one of its sizes."""
+        """What a layer that was not reached could be coupled with: all that has one of its sizes.
+
+        A single parameter beside others that were reached, such as a mask token, is left alone.
+        """
+        parts = [leaf.name.split(".") for leaf in self.flow.leaves.values()]
+        around = {".".join(part[:i]) for part in parts for i in range(len(part))}
+        names = [n for n in names if n.rpartition(".")[0] not in around]
         if not names:
             return
         tensors = dict(self.model.named_parameters())

@@ -279,9 +279,14 @@ def full(tensor: Tensor, kept: dict[int, Tensor]) -> Tensor:
 
 
 def hollow(tensor: Tensor, kept: dict[int, Tensor]) -> Tensor:
-    """A cut tensor that takes no memory; buffers keep their values, for code may read them."""
+    """A cut tensor that takes no memory; buffers keep their values, for code may read them.
+
+    So do the matrices of experts, for their kernels insist on strides.
+    """
     if not isinstance(tensor, nn.Parameter):
         return take(tensor, kept)
+    if tensor.ndim == 3:
+        return nn.Parameter(take(tensor, kept), tensor.requires_grad)
     shape = [len(kept[d]) if d in kept else n for d, n in enumerate(tensor.shape)]
     return nn.Parameter(tensor.detach().new_full((), 0.01).expand(shape), tensor.requires_grad)
 

@@ -68,12 +68,12 @@ def test_what_mixes_is_masked_on_the_kept_channels(mixes: bool) -> None:
     """Without the word the masked original would take the mean over removed channels too."""
     obc.rule("obctest::mean_off", mixes=mixes)(same_channels)
     model = net(mean_off)
-    plan = obc.Plan.from_kept(obc.trace(model, X), {"stem": [0, 2, 3]})
+    sites = obc.trace(model, X)
     if mixes:
+        plan = obc.Plan.from_kept(sites, {"stem": [0, 2, 3]})
         assert obc.apply(copy.deepcopy(model), plan)(X).shape == (2, 3)
     else:
-        with pytest.raises(obc.ObcError):
-            obc.apply(copy.deepcopy(model), plan)
+        assert not len(sites) and "differs from the masked original" in str(sites.frozen[0])
 
 
 def test_declared_macs_are_counted() -> None:

@@ -13,6 +13,7 @@ from obc.tracing.rules.pointwise import Labels, align, combine, varying
 from obc.tracing.rules.registry import rule
 
 UNREAD = "multiplied with data that does not shrink"
+_ALIGNED = 8
 
 
 def contract(call: Call, a: Tensor, b: Tensor) -> Labels:
@@ -142,6 +143,34 @@ def linear(call: Call) -> Labels:
     call.flow.set(b, turned)
     labels = tuple(ids.reshape(*[1] * (x.ndim - 1), -1) for ids in contract(call, a, b))
     return plus_bias(call, labels, call["bias"])
+
+
+@rule("_grouped_mm", mixes=True)
+def grouped_product(call: Call) -> Labels:
+    """Rows of `self` [rows, k] by the matrices [experts, k, m], each a share of the rows.
+
+    Which rows go to which expert is an index, so experts stay; all have the same channels. The
+    kernel wants rows of whole 16 bytes, so channels go by eight, enough for every type.
+    """
+    x, weight = call["self"], call["mat2"]
+    known = call.of(weight) or Tracked()
+    if x.ndim != 2 or weight.ndim != 3:
+        freeze_all(call, "a grouped product of another form")
+        return ()
+    for ids in known.labels:
+        if ids.shape[0] > 1:
+            call.ledger.freeze(ids, "experts are picked by index", call.place)
+            if known.weight:
+                call.ledger.mark("out", ids)
+    first = weight[0]
+    shared = tuple(ids[0] for ids in known.labels if ids.shape[0] == 1)
+    for ids in shared:
+        if ids.numel() % _ALIGNED == 0:
+            call.ledger.whole(ids.reshape(-1, _ALIGNED), [0], call.place)
+        else:
+            call.ledger.freeze(ids, "rows must stay whole multiples of 16 bytes", call.place)
+    call.flow.set(first, Tracked(shared, known.origin))
+    return tuple(ids.reshape(ids.shape[1:]) for ids in contract(call, x, first))
 
 
 @rule("mv", "addmv", "dot", "vdot")

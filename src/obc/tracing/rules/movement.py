@@ -66,8 +66,34 @@ def channel_shuffle(call: Call) -> Any:
 
 
 @rule("constant_pad_nd", scales=True)
-def pad(call: Call) -> Any:
-    return move(call, lambda ids: torch.constant_pad_nd(ids, call["pad"], -1))
+def pad(call: Call) -> Labels:
+    """Padded positions follow; padded channels are new ones, which go with what they meet."""
+    ndim, amounts = call["self"].ndim, call["pad"]
+    sides = {ndim - 1 - i // 2: amounts[i : i + 2] for i in range(0, len(amounts), 2)}
+    labels = []
+    for ids in call.labels("self"):
+        for dim, (before, after) in sides.items():
+            if ids.shape[dim] > 1:
+                ids = _padded(call, ids, dim, before, after)
+        labels.append(ids)
+    return tuple(labels)
+
+
+def _padded(call: Call, ids: Tensor, dim: int, before: int, after: int) -> Tensor:
+    """Channels between new ones: where there are as many before as after, they go in pairs."""
+    size = ids.shape[dim]
+    crop = max(-before, 0), size - max(-after, 0)
+    call.ledger.cut(ids, dim, crop, call.place)
+    ids = ids.narrow(dim, crop[0], crop[1] - crop[0])
+    shape = [*ids.shape[:dim], -1, *ids.shape[dim + 1 :]]
+    across = ids.numel() // ids.shape[dim]
+    left, right = (call.ledger.fresh(max(n, 0) * across).view(shape) for n in (before, after))
+    new = torch.cat([left.reshape(-1), right.reshape(-1)])
+    if len(new):
+        free = Option(ties=((left, right),)) if before == after else Option()
+        options = [free, Option(freeze=(new,))]
+        call.ledger.choose(call.place, "padded with a fixed number of channels", new, options)
+    return torch.cat([left, ids, right], dim)
 
 
 @rule("view", "_unsafe_view", kind="view", scales=True)
@@ -169,11 +195,16 @@ def _stepped(call: Call, ids: Tensor, dim: int, step: int) -> None:
 
 @rule("as_strided")
 def as_strided(call: Call) -> Any:
-    """Only a change of memory layout is known; anything else mixes positions at will."""
-    if list(call["size"]) == list(call["self"].shape) and call["storage_offset"] in (None, 0):
-        return call.labels("self")
-    freeze_all(call, "read with strides of its own")
-    return ()
+    """The ids are laid out in memory as the data is, and read with the same strides."""
+    x, size, stride = call["self"], call["size"], call["stride"]
+    offset = 0 if call["storage_offset"] is None else call["storage_offset"] - x.storage_offset()
+    end = offset + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
+    laid = torch.empty_strided(x.shape, x.stride(), dtype=torch.long)
+    repeated = any(n > 1 and step == 0 for n, step in zip(x.shape, x.stride(), strict=True))
+    if repeated or offset < 0 or end >= laid.untyped_storage().nbytes() // laid.itemsize:
+        freeze_all(call, "read with strides of its own")
+        return ()
+    return move(call, lambda ids: laid.copy_(ids).as_strided(size, stride, offset).clone())
 
 
 @rule("select", "unbind")
@@ -231,61 +262,6 @@ def stack(call: Call) -> Labels:
     return combine(call, operands, call.out.ndim)
 
 
-@rule("index", "index_select", "_unsafe_index")
-def index(call: Call) -> Labels:
-    """Picking by index: positions may be picked, channels may not, for the indices are literal."""
-    x = call["self"]
-    if call["indices"] is not None:
-        picks = list(call["indices"])
-    else:
-        picks = [None] * call["dim"] + [call["index"]]
-    for pick in picks:
-        known = call.of(pick)
-        for ids in known.labels if known else ():
-            call.ledger.freeze(ids, "used as an index", call.place)
-    spans = _pick_spans(picks, x.ndim)
-    picked = [d for d, hit in enumerate(spans) if hit]
-    result = []
-    for ids in call.labels("self"):
-        if any(ids.shape[d] > 1 for d in picked):
-            call.ledger.freeze(ids, "channels are picked by index", call.place)
-        else:
-            result.append(_pick(ids, picked, call.out.ndim, x.ndim))
-    return tuple(result)
-
-
-def _pick_spans(picks: Sequence[Tensor | None], ndim: int) -> list[bool]:
-    spans: list[bool] = []
-    for pick in picks:
-        wide = pick is not None and pick.dtype in (torch.bool, torch.uint8)
-        spans += [pick is not None] * (pick.ndim if wide and pick is not None else 1)
-    return spans + [False] * (ndim - len(spans))
-
-
-def _pick(ids: Tensor, picked: list[int], out_ndim: int, ndim: int) -> Tensor:
-    """Drop the picked dimensions and put the picks' own in their place, as indexing does."""
-    adjacent = picked == list(range(picked[0], picked[-1] + 1))
-    kept = [d for d in range(ndim) if d not in picked]
-    at = sum(d < picked[0] for d in kept) if adjacent else 0
-    shape = [ids.shape[d] for d in kept]
-    extra = out_ndim - len(kept)
-    return ids.reshape(*shape[:at], *([1] * extra), *shape[at:])
-
-
-@rule("embedding")
-def embedding(call: Call) -> Labels:
-    for ids in call.labels("indices"):
-        call.ledger.freeze(ids, "used as an index", call.place)
-    result = []
-    for ids in call.labels("weight"):
-        if ids.shape[0] > 1:
-            call.ledger.freeze(ids, "rows of a table are picked by index", call.place)
-        else:
-            call.ledger.mark("out", ids)
-            result.append(ids.reshape(*[1] * call["indices"].ndim, -1))
-    return tuple(result)
-
-
 @rule("im2col")
 def im2col(call: Call) -> Labels:
     height, width = call["kernel_size"]
@@ -293,4 +269,18 @@ def im2col(call: Call) -> Labels:
     for ids in call.labels("self"):
         whole = call.ledger.whole(ids, [0, 1], call.place)
         labels.append(whole.flatten(2).repeat_interleave(height * width, 1))
+    return tuple(labels)
+
+
+@rule("col2im")
+def col2im(call: Call) -> Labels:
+    """The places of a window are added up: all copies of a channel go together."""
+    places = call["kernel_size"][0] * call["kernel_size"][1]
+    labels = []
+    for ids in call.labels("self"):
+        whole = call.ledger.whole(ids, [0, 1], call.place)
+        if whole.shape[1] > 1:
+            copies = whole.reshape(whole.shape[0], -1, places)
+            whole = call.ledger.whole(copies, [0, 1], call.place)
+        labels.append(whole.reshape(*whole.shape[:2], 1, 1))
     return tuple(labels)

@@ -51,7 +51,8 @@ def batch_norm(call: Call) -> list[Labels]:
 def layer_norm(call: Call) -> Any:
     x = call["input"]
     dims = range(x.ndim - len(call["normalized_shape"]), x.ndim)
-    mix(call, x, dims)
+    call.origin = "data"  # learned tokens are normed like any others
+    mix(call, x, dims, tokens=True)
     labels = scaled(call, x, call.labels("input"), None)
     return [labels] if isinstance(call.out, (tuple, list)) else labels
 

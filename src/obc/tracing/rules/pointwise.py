@@ -84,7 +84,7 @@ def _meets_data(call: Call, ids: Tensor, operands: list[tuple[Tensor, Tracked | 
 @rule(
     *("pointwise", "_to_copy", "detach", "alias", "lift_fresh", "_prelu_kernel", "hardswish"),
     *("log_sigmoid_forward", "mish", "rrelu_with_noise", "threshold", "floor_divide"),
-    *("complex", "polar", "_conj"),
+    *("complex", "polar", "_conj", "masked_fill"),
 )
 def pointwise(call: Call) -> Labels | list[Labels]:
     operands = [(t, call.of(t)) for t in call.tensors()]
@@ -92,7 +92,7 @@ def pointwise(call: Call) -> Labels | list[Labels]:
     labels = combine(call, operands, out.ndim)
     first = call.tensors()[0]
     if out is first:
-        _write(call, first, labels)
+        write(call, first, labels)
     return [labels] * len(call.out) if isinstance(call.out, tuple) else labels
 
 
@@ -104,7 +104,7 @@ def copy(call: Call) -> Labels | list[Labels]:
     return tuple(align(ids, target.ndim) for ids in call.labels("src"))
 
 
-def _write(call: Call, target: Tensor, labels: Labels) -> None:
+def write(call: Call, target: Tensor, labels: Labels) -> None:
     """An in-place write through a view changes the tensor behind it, whose labels are not ours."""
     known = call.of(target)
     before = known.labels if known else ()

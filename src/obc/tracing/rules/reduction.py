@@ -13,12 +13,15 @@ from obc.tracing.rules.pointwise import Labels, combine, pointwise, varying
 from obc.tracing.rules.registry import rule
 
 
-def mix(call: Call, x: Tensor, dims: Sequence[int]) -> list[Tensor]:
-    """Labels before a mixture over dims: what also varies elsewhere goes as a whole there."""
+def mix(call: Call, x: Tensor, dims: Sequence[int], tokens: bool = False) -> list[Tensor]:
+    """Labels before a mixture over dims: what also varies elsewhere goes as a whole there.
+
+    With `tokens`, weights that are mixed are data of the model's own, and no filters.
+    """
     known = call.of(x) or Tracked()
     result = []
     for ids in known.labels:
-        if known.weight and any(d in dims for d in varying(ids)):
+        if known.weight and not tokens and any(d in dims for d in varying(ids)):
             # A mean over a narrower weight is another number, and what it scales would change.
             call.ledger.freeze(ids, "weights are scaled by a statistic over them", call.place)
         elif any(d in dims for d in varying(ids)):
