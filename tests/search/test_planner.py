@@ -499,3 +499,15 @@ def test_rows_and_per_sample_rows_are_two_options() -> None:
     ]
     assert plans[1].settings["rows"] == 3 and plans[1].settings["criterion.per_sample"] is True
     assert plans[0].kept != plans[1].kept
+
+
+def test_half_a_percent_short_of_a_target_will_do() -> None:
+    """Half of 201 channels would be 100 and a half; 101 have to stay."""
+    model = nn.Sequential(nn.Linear(4, 201), nn.ReLU(), nn.Linear(201, 4))
+    with pytest.warns(UserWarning, match=r"macs=2x is met by macs=1\.99\d*x: channels are too"):
+        plan = obc.plan(
+            model, torch.zeros(1, 4), target="macs=2x", criterion="l2", min_channels=101
+        )
+    assert len(plan.kept["0"]) == 101
+    with pytest.raises(obc.ObcError, match="every site at its floor there is still more left"):
+        obc.plan(model, torch.zeros(1, 4), target="macs=2.1x", criterion="l2", min_channels=101)

@@ -9,6 +9,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
+from obc.errors import ObcError
 from obc.running.forward import forward
 from obc.running.modules import ModuleStack
 from obc.running.snapshot import unchanged
@@ -43,9 +44,13 @@ def cost(model: nn.Module, example: Any) -> Cost:
     >>> cost(nn.Linear(10, 5), __import__("torch").zeros(2, 10)).macs
     100
     """
-    counter = _Counter(model)
-    with unchanged(model), counter:
-        forward(model, example)
+    with unchanged(model):
+        counter = _Counter(model)
+        try:
+            with counter:
+                forward(model, example)
+        except Exception as error:
+            raise ObcError(f"the model rejects the example: {error}") from error
     params_of = {name: 0 for name, _ in model.named_modules()}
     for name, p in model.named_parameters():  # a shared parameter counts where it is first
         params_of[name.rpartition(".")[0]] += p.numel()

@@ -196,7 +196,9 @@ def parse(target: str | Target) -> Target:
 
 def parse_all(target: str | Target | Sequence[str | Target]) -> list[Target]:
     """One target or several of one unit, in the order given."""
-    several = [target] if isinstance(target, (str, Target)) else list(target)
+    several: list[Any] = [target]
+    if isinstance(target, Sequence) and not isinstance(target, str):
+        several = list(target)
     if not several:
         raise ObcError("the list of targets is empty")
     targets = [parse(t) for t in several]

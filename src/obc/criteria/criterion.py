@@ -74,6 +74,8 @@ def make(criterion: str | Criterion, **options: Any) -> Criterion:
         if options:
             raise ObcError(f"options {sorted(options)} go to the criterion's own constructor")
         return criterion
+    if not isinstance(criterion, str):
+        raise ObcError(f"criterion is a name or an obc.Criterion, not {criterion!r}")
     if criterion not in _CRITERIA:
         raise ObcError(
             f"no criterion named '{criterion}'{closest(criterion, _CRITERIA)}; "

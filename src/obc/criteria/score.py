@@ -62,11 +62,19 @@ def score(
     """
     chosen = make(criterion, **options)
     check(aggregate, normalize)
+    check_batches(batches)
+    sites.check(model)
     if not len(sites):
         return {}
     scorer = Scorer(model, sites, loss, chosen, fast)
     totals = scorer.totals(bar(batches, "scoring", scorer.group))
     return {name: reduce(total, aggregate, normalize) for name, total in totals.items()}
+
+
+def check_batches(batches: object) -> None:
+    """Refuse what cannot be gone through batch by batch."""
+    if not hasattr(batches, "__iter__") and not hasattr(batches, "__getitem__"):
+        raise ObcError(f"batches are a list or a loader, not {batches!r}")
 
 
 class Scorer:
@@ -89,6 +97,8 @@ class Scorer:
                 raise ObcError(
                     "this criterion needs batches and a loss: score(model, sites, batches, loss)"
                 )
+            if not callable(loss):
+                raise ObcError(f"loss is a function of a model and a batch, not {loss!r}")
             self._gather = Gatherer(model, sites, self._parts, loss, criterion, fast)
             self._relay = sites.example is not None and may_be_channels_last(model, sites.example)
 

@@ -19,6 +19,7 @@ from obc.recalibration.origins import Origins
 from obc.recalibration.recalibrate import recalibrate
 from obc.running.difference import difference
 from obc.running.forward import forward, outputs
+from obc.running.modules import check_model
 from obc.running.snapshot import Snapshot, unchanged
 from obc.surgery import slicing
 
@@ -84,6 +85,7 @@ def apply(
 
 
 def _check(model: nn.Module, equivalent: bool, init: str, optimizer: Any) -> None:
+    check_model(model)
     if is_equivalent(model):
         raise ObcError("the model holds factors of an equivalent pruning; obc.merge(model) first")
     if init not in ("identity", "recalibrated"):

@@ -22,6 +22,7 @@ from obc.files.formats import FORMATS, Runner
 from obc.files.inputs import Inputs
 from obc.running.difference import difference
 from obc.running.forward import arguments, forward, outputs
+from obc.running.modules import check_model
 from obc.running.snapshot import unchanged
 from obc.running.timing import race
 
@@ -74,6 +75,9 @@ def export(
     ...     export(net, torch.randn(1, 4), f"{folder}/net.pt2").error
     0.0
     """
+    check_model(model)
+    if not isinstance(path, (str, os.PathLike)):
+        raise ObcError(f"path is where the file goes, not a {type(path).__name__}")
     target = Path(path)
     if target.suffix not in FORMATS:
         raise ObcError(f"{target.name} ends in none of {', '.join(FORMATS)}")

@@ -16,6 +16,7 @@ from obc.files.folder import reading
 from obc.files.reference import refer
 from obc.files.tensors import check_file, check_model, fill
 from obc.models import resolve
+from obc.running import modules
 from obc.running.snapshot import Snapshot
 from obc.surgery.record import applied
 
@@ -31,6 +32,7 @@ def load(model: nn.Module | str, path: str | os.PathLike[str], *, example: Any =
         with torch.random.fork_rng(devices=[]):  # what it draws is overwritten at once
             fresh = resolve(model)
         return refer(load(fresh, path, example=example), model)
+    modules.check_model(model)
     with reading(Path(path)) as (file, artifact):
         _check_fresh(model, artifact)
         check_file(file, artifact)

@@ -28,6 +28,7 @@ from obc.files.modelling import MODELLING, class_in, narrowed_config, write_mode
 from obc.files.reference import reference as known_reference
 from obc.files.tensors import check_storable, collect, outside_state, stored, write
 from obc.plans.plan import Plan
+from obc.running.modules import check_model
 from obc.surgery.record import applied
 from obc.tracing.sites import shapes_of
 
@@ -54,6 +55,7 @@ def save(model: nn.Module, path: str | os.PathLike[str], *, reference: str | Non
     ...     obc.load(fresh, folder)[0]
     Linear(in_features=4, out_features=3, bias=True)
     """
+    check_model(model)
     _check_whole(model)
     tensors, ties = collect(model)
     check_storable(model, tensors)

@@ -122,6 +122,8 @@ class Plan(BaseModel):
     @classmethod
     def from_kept(cls, sites: Sites, kept: Mapping[str, Sequence[int] | Tensor]) -> Plan:
         """Keep these channels of each named site; sites that are not named keep all of theirs."""
+        if not isinstance(sites, Sites):
+            raise ObcError(f"sites are what obc.trace gives, not a {type(sites).__name__}")
         chosen = {}
         for name, indices in kept.items():
             site = sites[name]
@@ -147,6 +149,14 @@ class Plan(BaseModel):
 
     def __rich__(self) -> Table:
         return table(self)
+
+    @staticmethod
+    def checked(plan: object) -> Plan:
+        """The plan, if it is one."""
+        if not isinstance(plan, Plan):
+            kind = type(plan).__name__
+            raise ObcError(f"a plan is an obc.Plan, not a {kind}; make one with obc.plan(...)")
+        return plan
 
     def check(self, model: nn.Module) -> None:
         """Refuse a model whose shapes are not those the plan was made for."""

@@ -24,7 +24,7 @@ from obc.costs.cost_model import costs_of
 from obc.costs.counting import cost
 from obc.costs.targets import Target
 from obc.criteria.reduce import AGGREGATORS, NORMALIZERS
-from obc.criteria.score import Loss, Scorer
+from obc.criteria.score import Loss, Scorer, check_batches
 from obc.disk import digest
 from obc.errors import ObcError
 from obc.plans.plan import Plan, PlanStep, SitePlan
@@ -66,6 +66,7 @@ class Run:
         settings: Settings,
         folder: str | os.PathLike[str] | None,
     ) -> None:
+        check_batches(batches)
         self.model, self.example, self.loss = model, example, loss
         self.targets, self.settings, self.folder = list(targets), settings, folder
         self.criterion = copy.deepcopy(settings.make_criterion())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from obc.costs.cost_model import Costs
-from obc.costs.targets import Target
+from obc.costs.targets import TOLERANCE, Target
 from obc.errors import ObcError
 from obc.plans.plan import PlanCost
 from obc.search.landing import evenly, land
@@ -36,12 +37,14 @@ class Reach:
         self._model, self._example, self._sites = model, example, sites
         self.levels, self._costs, self._target = levels, costs, target
         self.price = target.price(costs)
+        self._relaxed: dict[str, float] = {}
         sizes = [s.size for s in sites]
         self.before = self.cost(sizes, seconds)
         self.whole = self.value(sizes) if seconds is None else seconds
 
     def limit(self, target: Target) -> float:
-        return target.limit(self.whole)
+        """The most that may be left; where channels are too coarse, up to 0.5% more."""
+        return self._relaxed.get(str(target), target.limit(self.whole))
 
     def cost(self, counts: Sequence[int], seconds: float | None = None) -> PlanCost:
         """The cost at these counts, in the target's unit too if it is predicted."""
@@ -75,17 +78,26 @@ class Reach:
         reachable, below = [], self.levels
         for target in targets:
             if self.value(floor) > self.limit(target):
-                self.refuse(target, self.value(floor))
+                self._relax(target, self.value(floor))
             levels = below
             landing = land(self.price, levels, [], evenly(levels), self.limit(target))
             if not landing.met:
                 levels = self.levels
                 landing = land(self.price, levels, [], evenly(levels), self.limit(target))
             if not landing.met:
-                self.refuse(target, landing.value)
+                self._relax(target, landing.value)
             reachable.append([counts[p] for counts, p in zip(levels, landing.places, strict=True)])
             below = [counts[p:] for counts, p in zip(levels, landing.places, strict=True)]
         return reachable
+
+    def _relax(self, target: Target, value: float) -> None:
+        """Take what is short of a target by no more than a plan may be better; refuse the rest."""
+        limit = self.limit(target)
+        if not limit < value <= limit * TOLERANCE:
+            self.refuse(target, value)
+        self._relaxed[str(target)] = value
+        nearest = target.like(self.whole, value)
+        warnings.warn(f"{target} is met by {nearest}: channels are too coarse", stacklevel=2)
 
     def refuse(self, target: Target, value: float) -> NoReturn:
         if value > self.limit(target) and value == self.value(

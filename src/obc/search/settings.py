@@ -49,10 +49,14 @@ class Settings:
         ):
             if value not in known:
                 raise ObcError(f"{name} must be one of {', '.join(known)}, not {value!r}")
-        if not 0 < self.step <= 1:
-            raise ObcError(f"step is a share of all {self.pace}, above 0 up to 1, not {self.step}")
-        if not 0 <= self.carry < 1:
-            raise ObcError(f"carry is from 0 up to, but not, 1, not {self.carry}")
+        if not isinstance(self.step, (int, float)) or not 0 < self.step <= 1:
+            raise ObcError(
+                f"step is a share of all {self.pace}, above 0 up to 1, not {self.step!r}"
+            )
+        if not isinstance(self.carry, (int, float)) or not 0 <= self.carry < 1:
+            raise ObcError(f"carry is from 0 up to, but not, 1, not {self.carry!r}")
+        if isinstance(self.seed, bool) or not isinstance(self.seed, int):
+            raise ObcError(f"seed is a whole number, not {self.seed!r}")
         for name, number in (("rows", self.rows), ("round_to", self.round_to)):
             if isinstance(number, bool) or not isinstance(number, int) or number < 1:
                 raise ObcError(f"{name} is a whole number from 1, not {number!r}")
@@ -95,8 +99,8 @@ class Settings:
         ratio, least = self.max_ratio, self.min_channels
         share = ratio.get(site.name, 1.0) if isinstance(ratio, Mapping) else ratio
         count = least.get(site.name, 1) if isinstance(least, Mapping) else least
-        if not 0 <= share <= 1:
-            raise ObcError(f"max_ratio is a share from 0 to 1, not {share}")
+        if not isinstance(share, (int, float)) or not 0 <= share <= 1:
+            raise ObcError(f"max_ratio is a share from 0 to 1, not {share!r}")
         if isinstance(count, bool) or not isinstance(count, int) or count < 1:
             raise ObcError(f"min_channels is a whole number from 1, not {count!r}")
         return min(site.size, max(count, site.size - math.floor(site.size * share + 1e-9)))

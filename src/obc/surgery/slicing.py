@@ -60,7 +60,7 @@ def cut(
     >>> net[0]
     Linear(in_features=4, out_features=3, bias=True)
     """
-    plan.check(model)
+    Plan.checked(plan).check(model)
     if example is None:
         example = _own_example(model, plan)
     try:

@@ -19,7 +19,7 @@ def verify(before: nn.Module, after: nn.Module, plan: Plan, example: Any) -> flo
     Raises `ObcError` when the two differ, or when nothing could be compared. Neither model is
     changed.
     """
-    plan.check(before)
+    Plan.checked(plan).check(before)
     return proof(Tracing(before, example), plan.kept).error(after)
 
 

@@ -111,6 +111,14 @@ class Sites(Sequence[Site]):
     def __iter__(self) -> Iterator[Site]:
         return iter(self._sites)
 
+    def check(self, model: nn.Module) -> None:
+        """Refuse a model that these sites were not traced from."""
+        shapes = shapes_of(model)
+        for name, shape in self.shapes.items():
+            if shapes.get(name) != shape:
+                there = f"{list(shapes[name])} here" if name in shapes else "missing here"
+                raise ObcError(f"these sites are of another model: '{name}' is {there}")
+
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(self._by_name)

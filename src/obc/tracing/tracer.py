@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import gc
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -49,6 +49,8 @@ def trace(
     3 (4 channels): model output (the model)
     """
     patterns = [ignore] if isinstance(ignore, str) else ignore
+    if not isinstance(patterns, Iterable):
+        raise ObcError(f"ignore is the name of a layer, or a list of them, not {ignore!r}")
     return Tracing(model, example, patterns, heads).sites
 
 
