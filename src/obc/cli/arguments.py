@@ -46,7 +46,8 @@ DataName = Annotated[
         "--data",
         metavar="NAME[:FOLDER]",
         help=f"Images: {', '.join(NAMES)}. All but the digits lie in a folder: "
-        "cifar10:data/cifar10. One of your own is folder:photos,size=224.",
+        "cifar10:data/cifar10. One of your own is folder:photos,size=224. For language models: "
+        "text:FILE, with test=FILE, length=2048, join=blank and so on behind commas.",
         autocompletion=_data,
     ),
 ]

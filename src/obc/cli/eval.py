@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from obc.cli.arguments import DataName, Model, Pretrained, TaskName, Weights
 from obc.cli.inputs import example_of, model_of, task_of
 from obc.cli.measure import measured, models_table, plain
 from obc.cli.output import Output, Result
+from obc.files.folder import TENSORS
 from obc.files.reference import reference
 
 
@@ -21,16 +24,24 @@ def evaluate(
 
     Example: obc eval runs/demo/2x-ep --data digits
 
+    Example: obc eval runs/smaller --data text:tale.txt,length=2048
+
     Example: obc eval resnet56 --weights resnet56.safetensors --data cifar10:data/cifar10
     """
     purpose = task_of(data, task, model)
     net = model_of(model, purpose, weights, pretrained)
+    place = Path(model.removeprefix("hf:"))
+    saved = place if (place / TENSORS).is_file() else None
     with out.doing("evaluating"):
-        row = measured(model, net, purpose, example_of(net, purpose))
+        row = measured(model, net, purpose, example_of(net, purpose), saved)
+        speeds = purpose.speed(net)
     out.say(models_table(purpose.protocol, [row]))
+    for name, value in speeds.items():
+        out.say(f"{name}: {value:,.0f}")
     return {
         "model": reference(net) or model,
         "data": data or task,
         "protocol": purpose.protocol,
         **plain(row),
+        **speeds,
     }

@@ -21,7 +21,7 @@ from obc.models import resolve
 def export(
     out: Output,
     model: Model,
-    file: Annotated[Path, typer.Argument(help="To write: model.onnx or model.pt2.")],
+    file: Annotated[Path, typer.Argument(help="To write: model.onnx, model.pt2 or model.gguf.")],
     data: DataOrNone = None,
     task: TaskName = None,
     shape: Shape = None,
@@ -31,9 +31,11 @@ def export(
         bool, typer.Option("--original", help="Measure the unpruned model beside it.")
     ] = False,
 ) -> Result:
-    """Export a model to ONNX or a torch program, and check that the file computes the same.
+    """Export a model to ONNX, a torch program or GGUF, and check that the file holds the same.
 
     Example: obc export runs/demo/2x-ep model.onnx --original
+
+    Example: obc export runs/smaller model.gguf
     """
     purpose = task_of(data, task, model) if data or task else None
     net = model_of(model, purpose, weights, pretrained)
@@ -51,9 +53,10 @@ def export(
         "file": exported.path,
         "relative error": exported.error,
         "bytes": exported.pruned.bytes,
-        "milliseconds": exported.pruned.seconds * 1e3,
     }
-    if exported.original is not None:
+    if exported.pruned.seconds is not None:
+        result["milliseconds"] = exported.pruned.seconds * 1e3
+    if exported.original is not None and exported.original.seconds is not None:
         result |= {
             "original bytes": exported.original.bytes,
             "original milliseconds": exported.original.seconds * 1e3,

@@ -39,9 +39,17 @@ def model_of(
     pretrained: bool = False,
     seed: int = 0,
 ) -> nn.Module:
-    """A model from a folder of `obc.save` or by name, with as many classes as the task has."""
-    if Path(name).is_dir():
-        return _saved(Path(name), weights, pretrained)
+    """A model from a folder of `obc.save` or by name, with as many classes as the task has.
+
+    A plain folder of Hugging Face may be named with "hf:" before it or without; its weights are
+    taken where there are any.
+    """
+    place = Path(name.removeprefix("hf:"))
+    if place.is_dir() and (place / "config.json").is_file() and not (place / folder.PLAN).exists():
+        name = f"hf:{place.resolve()}"
+        pretrained = weights is None and any(place.glob("*.safetensors"))
+    elif place.is_dir() and place == Path(name):
+        return _saved(place, weights, pretrained)
     if task is not None and not pretrained:
         name = task.fitted(name)
     with torch.random.fork_rng(devices=[]):
@@ -97,7 +105,11 @@ def _example(model: nn.Module, task: Task | None, shape: str | None) -> Any:
             raise ObcError(f"a shape looks like 1x3x224x224, not '{shape}'")
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            return torch.randn([int(n) for n in shape.split("x")])
+            sides = [int(n) for n in shape.split("x")]
+            first = next((m for m in model.modules() if [*m.parameters(recurse=False)]), None)
+            if isinstance(first, nn.Embedding):
+                return torch.randint(first.num_embeddings, sides)
+            return torch.randn(sides)
     if task is not None:
         return task.example()
     plans = applied(model)

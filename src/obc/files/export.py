@@ -16,9 +16,11 @@ from typing import Any
 import torch
 from torch import nn
 
+from obc.disk.writing import write
 from obc.equivalent.attach import is_equivalent
 from obc.errors import ObcError
 from obc.files.formats import FORMATS, Runner
+from obc.files.gguf import write_gguf
 from obc.files.inputs import Inputs
 from obc.running.difference import difference
 from obc.running.forward import arguments, forward, outputs
@@ -34,7 +36,7 @@ class Measured:
     """What a file takes: bytes on disk, and seconds for one run of the example."""
 
     bytes: int
-    seconds: float
+    seconds: float | None = None  # of a GGUF, which another program runs
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,11 @@ class Export:
         rows = [("pruned", self.pruned)]
         if self.original is not None:
             rows.insert(0, ("original", self.original))
-        lines = [f"{n:9}{m.bytes / 1e6:10.3f} MB{m.seconds * 1e3:10.3f} ms" for n, m in rows]
+        lines = [
+            f"{n:9}{m.bytes / 1e6:10.3f} MB"
+            + ("" if m.seconds is None else f"{m.seconds * 1e3:10.3f} ms")
+            for n, m in rows
+        ]
         return "\n".join([f"{self.path.name}: relative error {self.error:.1e}", *lines])
 
 
@@ -61,12 +67,15 @@ def export(
     *,
     original: nn.Module | None = None,
 ) -> Export:
-    """Write `model.onnx` or `model.pt2`, run the file, and say what it takes.
+    """Write `model.onnx`, `model.pt2` or `model.gguf`, check the file, and say what it takes.
 
     The batch, the first dimension of the inputs, may have any size; an example of two or more
     rows shows which inputs have a batch. The file is run on fresh inputs in several batch sizes
     and must put out what the model does; otherwise there is an error and no file. With `original`,
     the model before pruning, both are measured side by side.
+
+    A `.gguf` is for llama.cpp: decoders of transformers, also where widths differ over layers. It
+    is read back and compared tensor by tensor.
 
     A `.pt2` is torch's own format, which torch reads with pickle: load it only where you trust it.
 
@@ -79,10 +88,15 @@ def export(
     if not isinstance(path, (str, os.PathLike)):
         raise ObcError(f"path is where the file goes, not a {type(path).__name__}")
     target = Path(path)
-    if target.suffix not in FORMATS:
-        raise ObcError(f"{target.name} ends in none of {', '.join(FORMATS)}")
+    known = (*FORMATS, ".gguf")
+    if target.suffix not in known:
+        raise ObcError(f"{target.name} ends in none of {', '.join(known)}")
     if not target.parent.is_dir():
         raise ObcError(f"no folder {target.parent}")
+    if target.suffix == ".gguf":
+        _check_merged(model)
+        write(target, lambda aside: write_gguf(model, aside))
+        return Export(target, 0.0, Measured(target.stat().st_size))
     FORMATS[target.suffix].check()
     inputs = Inputs(example)
     aside = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}-"))
@@ -104,8 +118,7 @@ def export(
 
 def _made(model: nn.Module, inputs: Inputs, path: Path) -> tuple[Runner, float]:
     """Write a file, run it, and compare."""
-    if is_equivalent(model):
-        raise ObcError("the model holds factors of an equivalent pruning; obc.merge(model) first")
+    _check_merged(model)
     form = FORMATS[path.suffix]
     args, kwargs = arguments(inputs.of(max(2, inputs.batch)))  # torch takes 1 for a constant
     shapes = inputs.dynamic
@@ -124,6 +137,11 @@ def _made(model: nn.Module, inputs: Inputs, path: Path) -> tuple[Runner, float]:
     except Exception as error:
         raise ObcError(f"no {path.suffix} of this model: {_said(error)}") from error
     return made, max(_compare(model, made, inputs, batch) for batch in _BATCHES)
+
+
+def _check_merged(model: nn.Module) -> None:
+    if is_equivalent(model):
+        raise ObcError("the model holds factors of an equivalent pruning; obc.merge(model) first")
 
 
 def _compare(model: nn.Module, made: Runner, inputs: Inputs, batch: int) -> float:

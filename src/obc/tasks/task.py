@@ -201,6 +201,10 @@ class Task:
         samples = torch.cat(rows) if group is None else None
         return Evaluation(tuple(self.metrics), tuple(map(float, values)), told, samples)
 
+    def speed(self, model: nn.Module) -> dict[str, float]:
+        """What a model does in a second, by name, where there is more to say than one example."""
+        return {}
+
     def distance(self, student: Any, teacher: Any, temperature: float) -> Tensor:
         """How far a model's output is from its teacher's; here their mean squared difference."""
         pairs = zip(outputs(student), outputs(teacher), strict=True)
