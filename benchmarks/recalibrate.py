@@ -74,11 +74,12 @@ def cell(
 def tables(cells: dict[str, dict[str, Any]]) -> None:
     """Cut → recalibrated by ranking and budget, and the share of the loss that is left."""
     for name in dict.fromkeys(key.split("|")[0] for key in cells):
-        rows = []
+        rows, seeds = [], 0
         for ranking in RANKINGS:
             runs = [c for k, c in cells.items() if k.startswith(f"{name}|{ranking}|")]
             if not runs:
                 continue
+            seeds = max(seeds, len(runs))
             for at in zip(*(r["points"] for r in runs), strict=True):
                 whole = statistics.mean(r["whole"] for r in runs)
                 cut, after = (statistics.mean(p[k] for p in at) for k in ("cut", "recalibrated"))
@@ -94,7 +95,7 @@ def tables(cells: dict[str, dict[str, Any]]) -> None:
                     )
                 )
         columns = ("whole", "cut", "recalibrated", "gain", "worst gain", "loss left", "CPU s")
-        show(f"{name}, {len(runs)} seeds", ("ranking", "MACs", *columns), rows)
+        show(f"{name}, {seeds} seeds", ("ranking", "MACs", *columns), rows)
 
 
 def main() -> None:
