@@ -13,9 +13,9 @@ from obc.errors import ObcError
 from obc.files.export import Export, export
 from obc.files.loading import load
 from obc.files.saving import save
+from obc.planning.prune import Pruned, prune
 from obc.plans.plan import Plan
 from obc.recalibration.account import Recalibration
-from obc.recalibration.prune import Pruned, prune
 from obc.recalibration.recalibrate import recalibrate
 from obc.reporting.page import report
 from obc.search.planner import plan
