@@ -13,12 +13,13 @@ from obc.errors import ObcError
 from obc.files.export import Export, export
 from obc.files.loading import load
 from obc.files.saving import save
+from obc.planning.planner import plan
 from obc.planning.prune import Pruned, prune
+from obc.planning.quality import Quality
 from obc.plans.plan import Plan
 from obc.recalibration.account import Recalibration
 from obc.recalibration.recalibrate import recalibrate
 from obc.reporting.page import report
-from obc.search.planner import plan
 from obc.surgery.verify import verify
 from obc.tasks.evaluate import evaluate
 from obc.tasks.evaluation import Evaluation
@@ -44,6 +45,7 @@ __all__ = [
     "Params",
     "Plan",
     "Pruned",
+    "Quality",
     "Recalibration",
     "Recipe",
     "Site",

@@ -6,7 +6,8 @@ import torch
 
 import obc
 from obc.plans.plan import PlanCost, PlanStep
-from obc.search.history import notes, removed_scores
+from obc.plans.trajectory import removed_scores
+from obc.search.history import notes
 from tests.search.nets import Residual, graded
 
 X = torch.zeros(1, 1, 8, 8)

@@ -13,12 +13,12 @@ from obc.cli import recording
 from obc.cli.inputs import example_of
 from obc.cli.measure import Measured, measured, models_table, plain
 from obc.cli.output import Output, Result
+from obc.planning.planner import plan as make_plan
 from obc.plans.plan import Plan
 from obc.recalibration.recalibrate import recalibrate
 from obc.reporting.page import report
 from obc.reporting.record import Record
 from obc.running.forward import arguments
-from obc.search.planner import plan as make_plan
 from obc.tasks.task import Task
 from obc.tuning.recipe import Recipe
 from obc.tuning.trainer import Tuned, finetune

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Any, Literal, NamedTuple, overload
 
 from torch import nn
@@ -11,12 +12,15 @@ from torch import nn
 from obc.costs.targets import Target
 from obc.criteria.score import Loss
 from obc.errors import ObcError
+from obc.planning.places import first_batches
+from obc.planning.planner import by_blocks
+from obc.planning.planner import plan as make_plan
+from obc.planning.quality import Quality
 from obc.plans.plan import Plan
 from obc.recalibration.account import Recalibration
 from obc.recalibration.lockstep import Call
-from obc.recalibration.recalibrate import recalibrate
+from obc.recalibration.recalibrate import call_by, recalibrate
 from obc.search.planner import Calibrating
-from obc.search.planner import plan as make_plan
 from obc.surgery.slicing import apply
 
 
@@ -35,7 +39,7 @@ def prune(
     batches: Iterable[Any] = ...,
     loss: Loss | None = ...,
     *,
-    target: str | Target,
+    target: str | Target | Quality,
     task: Calibrating | None = ...,
     samples: int = ...,
     call: Call | None = ...,
@@ -49,7 +53,7 @@ def prune(
     batches: Iterable[Any] = ...,
     loss: Loss | None = ...,
     *,
-    target: str | Target,
+    target: str | Target | Quality,
     task: Calibrating | None = ...,
     samples: int = ...,
     call: Call | None = ...,
@@ -62,7 +66,7 @@ def prune(
     batches: Iterable[Any] = (),
     loss: Loss | None = None,
     *,
-    target: str | Target,
+    target: str | Target | Quality,
     task: Calibrating | None = None,
     samples: int = 512,
     call: Call | None = None,
@@ -80,7 +84,8 @@ def prune(
         example: A tensor, a tuple of arguments or a dict of keyword arguments to trace it with.
         batches: Calibration data: a list or a loader, read more than once.
         loss: `loss(model, batch)`, a scalar; criteria of weights alone need none.
-        target: What the copy may cost, as for `obc.plan`: "macs=2x", "params=50%", …
+        target: What the copy may cost, as for `obc.plan`: "macs=2x", "params=50%", …; or how much
+            worse it may be: "accuracy-1%", "perplexity+5%", …, judged by the task.
         task: Of `obc.tasks`; stands for example, batches and loss where these are left out.
         samples: How many samples recalibration uses; 0 leaves the cut as it is.
         call: How recalibration calls the model with a batch, as for `obc.recalibrate`.
@@ -98,16 +103,18 @@ def prune(
     """
     if isinstance(batches, Iterator):
         raise ObcError("batches are read more than once; pass a list or a loader, not an iterator")
-    if not isinstance(target, (str, Target)):
+    if not isinstance(target, (str, Target, Quality)):
         raise ObcError("obc.prune makes one model; for several targets use obc.plan and obc.apply")
-    if settings.setdefault("criterion", "jacobian") == "jacobian":
-        settings = {"block": "group", "rank": "score/cost", **settings}
     if task is not None:
         example = task.example() if example is None else example
-    plan = make_plan(model, example, batches, loss, target=target, task=task, **settings)
+        batches, loss = batches or task.calibration(), loss or task.loss
+        call = call or partial(call_by, task)
+    settings = {"target": target, "task": task, "samples": samples, **by_blocks(settings)}
+    plan = make_plan(model, example, batches, loss, **settings)
+    if plan.promise is not None:  # the very batches that it was judged with
+        batches = first_batches(batches, samples, settings.get("seed", 0))
     small = apply(copy.deepcopy(model), plan, example=example)
     account = None
     if samples:
-        data = batches or task or ()
-        account = recalibrate(small, model, data, call=call, samples=samples, example=example)
+        account = recalibrate(small, model, batches, call=call, samples=samples, example=example)
     return Pruned(small, plan, account) if details else small

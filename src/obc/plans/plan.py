@@ -20,15 +20,21 @@ from pydantic import (
 )
 from torch import Tensor, nn
 
+from obc.costs.targets import Target
 from obc.disk.reading import LIMIT, parse, read_bytes
 from obc.disk.writing import write
 from obc.errors import ObcError, closest
+from obc.plans import trajectory
 from obc.plans.example import check_description, describe
+from obc.plans.frontier import Frontier, Place, Promise
 from obc.plans.summary import summary, table
 from obc.tracing.sites import Sites, shapes_of
 
 if TYPE_CHECKING:
     from rich.table import Table
+
+
+_OF_QUALITY = ("promise", "places", "beyond")
 
 
 class PlanCost(BaseModel):
@@ -94,7 +100,9 @@ class Plan(BaseModel):
     {'0': [0, 2, 5]}
 
     A plan of `obc.plan` also says how it came about: its target and settings, the cost before and
-    after, the steps, the sites that keep everything (`untouched`, by size), and notes.
+    after, the steps, the sites that keep everything (`untouched`, by size), and notes. With a
+    quality target there are the promise, the `places` of the run that were evaluated, and the steps
+    `beyond` this plan that the run took to find out.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
@@ -111,6 +119,15 @@ class Plan(BaseModel):
     history: list[PlanStep] = []
     untouched: dict[str, int] = {}
     notes: list[str] = []
+    promise: Promise | None = None
+    places: list[Place] = []
+    beyond: list[PlanStep] = []
+
+    @model_serializer(mode="wrap")
+    def _as_before(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Files knew no quality at first: what is known of it is written only where it is."""
+        fields: dict[str, Any] = dump(self)
+        return {n: v for n, v in fields.items() if n not in _OF_QUALITY or v}
 
     @field_validator("example")
     @classmethod
@@ -142,6 +159,18 @@ class Plan(BaseModel):
     @property
     def kept(self) -> dict[str, list[int]]:
         return {name: list(site.kept) for name, site in self.sites.items()}
+
+    def at(self, place: int | str | Target) -> Plan:
+        """Another place of the run that made this plan, without a new one.
+
+        After so many steps, `plan.at(12)`, or after the first at which a cost is met,
+        `plan.at("macs=1.7x")`; a step removes several channels, so it may be below the target.
+        """
+        return trajectory.at(self, place)
+
+    def frontier(self) -> Frontier:
+        """The quality against the cost at all places of the run that were evaluated."""
+        return Frontier(self)
 
     def summary(self) -> str:
         """The plan as text: what each site keeps, what it costs, and what to know of it."""

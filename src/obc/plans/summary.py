@@ -62,6 +62,8 @@ def _costs(plan: Plan) -> str:
         lines += _changes(plan.before, plan.after)
     if plan.untouched:
         lines.append(f"{len(plan.untouched)} more sites keep everything")
+    if plan.promise is not None:
+        lines.append(f"promised: {plan.promise}")
     return "\n".join([*lines, *plan.notes])
 
 

@@ -70,7 +70,7 @@ def recalibrate(
     if source not in ("pruned", "original"):
         raise ObcError(f"source is 'pruned' or 'original', not {source!r}")
     if isinstance(batches, Calibrating):
-        call, batches = call or partial(_call_by, batches), batches.calibration()
+        call, batches = call or partial(call_by, batches), batches.calibration()
     chosen = _enough(batches, samples)
     procedure = Procedure(pruned, original, chosen, call or call_with, example, seed)
     return procedure.run(source, residual)
@@ -83,7 +83,7 @@ def call_with(model: nn.Module, batch: Any) -> Any:
     return model(batch[0] if isinstance(batch, (tuple, list)) else batch)
 
 
-def _call_by(task: Calibrating, model: nn.Module, batch: Any) -> Any:
+def call_by(task: Calibrating, model: nn.Module, batch: Any) -> Any:
     """A model on what its task says are the inputs."""
     args, kwargs = arguments(task.inputs(batch))
     return model(*args, **kwargs)

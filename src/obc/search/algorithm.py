@@ -28,11 +28,12 @@ from obc.criteria.score import Loss, Scorer, check_batches
 from obc.disk import digest
 from obc.errors import ObcError
 from obc.plans.plan import Plan, PlanStep, SitePlan
+from obc.plans.trajectory import removed_scores
 from obc.search import resume
 from obc.search.carry import Carried
 from obc.search.choice import never_chosen
 from obc.search.feasibility import Reach
-from obc.search.history import by_site, channels_by_site, notes, removed_scores
+from obc.search.history import by_site, channels_by_site, notes
 from obc.search.landing import land
 from obc.search.progress import Progress
 from obc.search.ranking import Chunk, allowed_counts, check_scores, chunks_of, kinds, ranked
@@ -136,6 +137,21 @@ class Run:
                     self._reach(self.targets[i], feasible[number], limits[order[-1]])
         plans = dict(zip(order, self.state.landed, strict=True))
         return [plans[i] for i in range(len(order))]
+
+    def advance(self) -> bool:
+        """One step of Algorithm 1, towards no target; False where nothing is left to go."""
+        ranking = self._ranked()
+        if not ranking:
+            return False
+        lowest = self._lowest(ranking)
+        self._remove(lowest, self._seconds_without(lowest) if self.target.measured else None)
+        self._save()
+        self.progress.update(len(self.state.history), self.state.history[-1].after, 0.0)
+        return True
+
+    def so_far(self) -> Plan:
+        """The plan of all steps taken."""
+        return self._plan(f"{len(self.state.history)} steps")
 
     def _reach(self, target: Target, feasible: Sequence[int], last_limit: float) -> None:
         """Algorithm 1 for one target, from where the one before ended."""
@@ -340,7 +356,7 @@ class Run:
                 f"not {predicted.macs} and {predicted.params} as expected; please report this model"
             )
 
-    def _plan(self, target: Target) -> Plan:
+    def _plan(self, target: Target | str) -> Plan:
         kept = {site.name: self.work.kept[site.name].tolist() for site in self.sites}
         changed = {s.name: kept[s.name] for s in self.sites if len(kept[s.name]) < s.size}
         base = Plan.from_kept(self.sites, changed)

@@ -11,19 +11,6 @@ from obc.tracing.sites import Sites
 _FELL = 0.05  # MACs that fall by this share should show in the time
 
 
-def removed_scores(history: Iterable[PlanStep]) -> dict[str, dict[int, float]]:
-    """All channels that are gone after these steps, each with its score then, by site."""
-    gone: dict[str, dict[int, float]] = {}
-    for step in history:
-        for name, channels in step.restored.items():
-            for channel in channels:
-                del gone[name][channel]
-        for name, channels in step.removed.items():
-            scores = step.scores[name]
-            gone.setdefault(name, {}).update(zip(channels, scores, strict=True))
-    return gone
-
-
 def by_site(chunks: Iterable[Chunk], sites: Sites) -> dict[str, list[tuple[int, float]]]:
     """Channels with their scores, by site, in the order in which they go."""
     pairs: dict[str, list[tuple[int, float]]] = {}

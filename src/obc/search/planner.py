@@ -1,4 +1,4 @@
-"""`obc.plan`: Algorithm 1. Score, remove the lowest, score what is left, until the target."""
+"""Algorithm 1 with all its settings: score, remove the lowest, score what is left."""
 
 from __future__ import annotations
 
@@ -64,6 +64,28 @@ def plan(
     *,
     target: str | Target | Sequence[str | Target],
     task: Calibrating | None = None,
+    **settings: Any,
+) -> Plan | list[Plan]:
+    """A plan for a cost, or one for each of several; all that `prepare` takes can be set.
+
+    >>> import torch
+    >>> net = nn.Sequential(nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 4))
+    >>> plan(net, torch.zeros(1, 8), target="macs=2x", criterion="l1").after.macs
+    384
+    """
+    run = prepare(model, example, batches, loss, target=target, task=task, **settings)
+    plans = run.plans()
+    return plans[0] if isinstance(target, (str, Target)) else plans
+
+
+def prepare(
+    model: nn.Module,
+    example: Any = None,
+    batches: Iterable[Any] = (),
+    loss: Loss | None = None,
+    *,
+    target: str | Target | Sequence[str | Target],
+    task: Calibrating | None = None,
     criterion: str | Criterion = "jacobian",
     aggregate: str = "sum",
     normalize: str = "none",
@@ -82,14 +104,8 @@ def plan(
     seed: int = 0,
     resume: str | os.PathLike[str] | None = None,
     **options: Any,
-) -> Plan | list[Plan]:
-    """Find out which channels to remove so that a target is met; the model stays as it is.
-
-    Algorithm 1 of the paper: a copy of the model shrinks step by step. Each step scores its
-    channels on N = `rows` batches and removes the share p = `step` of all channels with the lowest
-    scores. The last step is trimmed: the plan is at most 0.5% better than the target, and never
-    short of it. Where that cannot be, an error before the first step names the nearest target that
-    can. Under `torchrun` every process gets the same plan.
+) -> Run:
+    """A run of Algorithm 1, ready for its first step; `Run.plans` takes all of them.
 
     Args:
         model: stays as it is.
@@ -123,17 +139,6 @@ def plan(
         seed: of everything that is drawn.
         resume: a folder; the run is written there after each step and goes on from there.
         options: of the criterion, such as `per_sample=True` or `block="group"`.
-
-    >>> import torch, obc
-    >>> net = nn.Sequential(nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 4))
-    >>> batches = [torch.randn(16, 8) for _ in range(4)]
-    >>> smaller = plan(
-    ...     net, torch.zeros(1, 8), batches, lambda m, x: m(x).square().mean(), target="macs=2x"
-    ... )
-    >>> smaller.before.macs, smaller.after.macs, len(smaller.kept["0"])
-    (768, 384, 32)
-    >>> obc.apply(net, smaller)[2]
-    Linear(in_features=32, out_features=4, bias=True)
     """
     targets = parse_all(target)
     if task is not None:
@@ -160,6 +165,4 @@ def plan(
         sites=sites.split(",") if isinstance(sites, str) and sites else list(sites),
         uniform=uniform,
     )
-    run = Run(model, example, batches, loss, targets, settings, resume)
-    plans = run.plans()
-    return plans[0] if isinstance(target, (str, Target)) else plans
+    return Run(model, example, batches, loss, targets, settings, resume)

@@ -39,6 +39,11 @@ class Progress:
         if self._live is not None:
             self._live.update(self.line(step, cost, done, time.monotonic() - self._start))
 
+    def say(self, text: str) -> None:
+        """What else takes time."""
+        if self._live is not None:
+            self._live.update(text)
+
     def line(self, step: int, cost: PlanCost, done: float, elapsed: float) -> str:
         each = elapsed / max(self._steps, 1)
         text = f"step {step}  {_short(cost.macs)} MACs  {_short(cost.params)} parameters"

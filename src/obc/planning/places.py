@@ -1,0 +1,131 @@
+"""A run of Algorithm 1 that goes on as far as it is asked to, and the model at any place of it."""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from obc.disk import claim, writing
+from obc.plans.plan import Plan, PlanCost
+from obc.recalibration.recalibrate import call_by, recalibrate
+from obc.recalibration.rows import samples_in
+from obc.running import randomness
+from obc.search.algorithm import Run
+from obc.surgery.slicing import apply
+from obc.tasks.evaluation import Evaluation
+from obc.tasks.task import Split, Task
+
+_FOLDER = "evaluations"
+
+
+def first_batches(batches: Iterable[Any], samples: int, seed: int) -> list[Any]:
+    """Enough batches to recalibrate with, the same for every place of a run."""
+    chosen: list[Any] = []
+    with randomness.kept():
+        randomness.seed(seed)
+        count = 0
+        for batch in batches:
+            chosen.append(batch)
+            count += samples_in(batch)
+            if count >= samples:
+                break
+    return chosen
+
+
+class Places:
+    """The places of a run: costs, plans, models and evaluations by the number of steps.
+
+    Args:
+        run: goes on when it is asked to.
+        task: what models are evaluated by.
+        batches: to recalibrate with.
+        samples: of them that recalibration uses; 0 leaves the cut as it is.
+        folder: where evaluations are kept, so that a killed run does not repeat them.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        task: Task,
+        batches: Sequence[Any],
+        samples: int,
+        folder: str | os.PathLike[str] | None,
+    ) -> None:
+        self.run, self.task, self.batches, self.samples = run, task, batches, samples
+        self.evaluations: dict[tuple[int, Split], Evaluation] = {}
+        self._folder = Path(folder) / _FOLDER if folder is not None else None
+        if self._folder is not None:
+            facts = {**run.state.run, "task": task.protocol, "samples": samples}
+            claim.claim(self._folder, facts)
+
+    @property
+    def last(self) -> int:
+        """How many steps the run has taken."""
+        return len(self.run.state.history)
+
+    def cost(self, step: int) -> float:
+        """What the model costs after so many steps, in the unit of the run."""
+        history = self.run.state.history
+        return self._value(history[step - 1].after if step else self.run.reach.before)
+
+    def saving(self, step: int) -> str:
+        """The same as a target: "macs=1.5x"."""
+        return self.run.target.like(self.cost(0), self.cost(step))
+
+    def plan(self, step: int) -> Plan:
+        """The plan after so many steps."""
+        return self.run.so_far().at(step)
+
+    def model(self, step: int) -> nn.Module:
+        """The model after so many steps, recalibrated."""
+        whole, example = self.run.model, self.run.example
+        if not step:
+            return whole
+        small = apply(copy.deepcopy(whole), self.plan(step), example=example)
+        if self.samples:
+            recalibrate(
+                small,
+                whole,
+                self.batches,
+                call=partial(call_by, self.task),
+                samples=self.samples,
+                example=example,
+            )
+        return small
+
+    def evaluation(self, step: int, split: Split) -> Evaluation:
+        """The task's evaluation of the model after so many steps; made once."""
+        key = (step, split)
+        if key not in self.evaluations:
+            file = self._folder / f"{split}-{step}.safetensors" if self._folder else None
+            if file is not None and file.is_file():
+                self.evaluations[key] = self._read(load_file(file))
+            else:
+                self.run.progress.say(f"evaluating after step {step}, {self.saving(step)}")
+                self.evaluations[key] = self.task.evaluate(self.model(step), split)
+                self._write(file, self.evaluations[key])
+        return self.evaluations[key]
+
+    def _value(self, cost: PlanCost) -> float:
+        unit = "seconds" if self.run.target.measured else self.run.target.unit
+        return float(getattr(cost, unit))
+
+    def _read(self, tensors: Mapping[str, torch.Tensor]) -> Evaluation:
+        values = tuple(tensors["values"].tolist())
+        return Evaluation(tuple(self.task.metrics), values, samples=tensors.get("samples"))
+
+    def _write(self, file: Path | None, evaluation: Evaluation) -> None:
+        if file is None or self.run.scorer.group.rank:
+            return
+        tensors = {"values": torch.tensor(evaluation.values, dtype=torch.float64)}
+        if evaluation.samples is not None:
+            tensors["samples"] = evaluation.samples.contiguous()
+        writing.write(file, lambda aside: save_file(tensors, aside))
