@@ -19,7 +19,7 @@ from obc.planning.promise import Search
 from obc.planning.quality import Quality
 from tests.planning.nets import task, trained
 
-SETTINGS: dict[str, Any] = {"step": 0.04, "rows": 4}
+SETTINGS: dict[str, Any] = {"step": 0.06, "rows": 2}
 
 
 @pytest.fixture(scope="module")
@@ -139,7 +139,7 @@ def test_a_quality_target_needs_a_task(net: torch.nn.Module) -> None:
 
 
 def test_another_cost_can_be_minimised(net: torch.nn.Module) -> None:
-    plan = obc.plan(net, task=task(), target="loss+20%", minimise="memory", **SETTINGS)
+    plan = obc.plan(net, task=task(800), target="loss+20%", minimise="memory", step=0.1, rows=2)
     assert plan.after is not None and plan.after.memory is not None
     assert plan.promise is not None and plan.promise.method == "bootstrap"
 
@@ -148,7 +148,6 @@ SCRIPT = """
 import sys, time, torch
 torch.set_num_threads(1)
 import obc
-from obc.tasks import Task
 from tests.planning.nets import task, trained
 class Slow(type(task())):
     def evaluate(self, model, split="test", group=None):
@@ -157,7 +156,7 @@ class Slow(type(task())):
         return super().evaluate(model, split, group)
 data = task()
 data.__class__ = Slow
-plan = obc.plan(trained(), task=data, target="accuracy-1.5%", step=0.04, rows=4, resume=sys.argv[1])
+plan = obc.plan(trained(), task=data, target="accuracy-1.5%", step=0.06, rows=2, resume=sys.argv[1])
 plan.save(sys.argv[2])
 """
 

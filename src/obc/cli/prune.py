@@ -24,9 +24,12 @@ from obc.cli.inputs import model_of, task_of
 from obc.cli.job import Job
 from obc.cli.output import Output, Result
 from obc.disk.claim import claimed
+from obc.disk.writing import write
 from obc.equivalent.apply import apply
+from obc.errors import ObcError
 from obc.files.reference import reference
 from obc.files.saving import save
+from obc.planning.quality import Quality
 
 
 def prune(
@@ -37,7 +40,10 @@ def prune(
     task: TaskName = None,
     target: Annotated[
         str,
-        typer.Option(help="macs=2x, macs=50% (kept), params=…, channels=…, memory=…, latency=…."),
+        typer.Option(
+            help="macs=2x, macs=50% (kept), params=…, channels=…, memory=…, latency=…; or a "
+            "quality to keep: accuracy-1% (one point), perplexity+5%, loss+0.05, accuracy>=92."
+        ),
     ],
     folder: Folder,
     criterion: Criterion = "jacobian",
@@ -45,7 +51,12 @@ def prune(
     step: Annotated[float, typer.Option(help="p: share of all channels for each step.")] = 0.0025,
     batch_size: Annotated[int, typer.Option(min=1)] = 128,
     scope: Annotated[str, typer.Option(help="global, local or isomorphic.")] = "global",
-    rank: Annotated[str, typer.Option(help="score or score/cost.")] = "score",
+    rank: Annotated[
+        str | None, typer.Option(help="score or score/cost; the latter to keep a quality.")
+    ] = None,
+    minimise: Annotated[
+        str, typer.Option(help="For a quality to keep: macs, params, channels, memory or latency.")
+    ] = "macs",
     ignore: Ignore = None,
     equivalent: Annotated[
         bool, typer.Option("--equivalent", help="Keep every connection as C and D, for obc tune.")
@@ -69,6 +80,8 @@ def prune(
 
     Example: obc prune runs/dense --data digits --target macs=2x --out runs/half
 
+    Example: obc prune runs/dense --data digits --target accuracy-3% --out runs/kept
+
     Example: obc prune net.py:build --task net.py:task --target macs=2x --out runs/net
 
     Example: obc prune torchvision:resnet50 --pretrained --data folder:imagenet --target macs=2x
@@ -82,19 +95,27 @@ def prune(
         "rows": rows,
         "step": step,
         "scope": scope,
-        "rank": rank,
         "ignore": ignore or [],
         "seed": seed,
     }
     facts = {"command": "prune", "model": model, "weights": weights, "data": data, "task": task}
     samples = 0 if no_recalibrate or equivalent else samples
+    promised = Quality.written(target)
+    if promised and equivalent:
+        raise ObcError(f"{target} is judged without tuning, and --equivalent is for tuning")
+    if rank is not None or not promised:
+        settings["rank"] = rank or "score"
+    if promised:
+        settings["minimise"] = minimise
+        batch_size = min(batch_size, samples or batch_size)  # as recalibration takes them
     chosen = {"batch size": batch_size, "equivalent": equivalent, "recalibrate": samples}
     with claimed(folder, {**facts, **chosen, **settings}, advice=ELSEWHERE):
         job = Job(out, net, purpose, folder)
         title = f"{reference(net)} on {purpose.name}: {target} by {criterion}"
         record = recording.begin(title, net, purpose, seed)
         before = job.measure("before")
-        plan = job.plan(batch_size, **settings)
+        quality = {"task": purpose, "samples": samples} if promised else {}
+        plan = job.plan(batch_size, **settings, **quality)
         whole = copy.deepcopy(net)
         apply(net, plan, equivalent=equivalent)
         stages = [before]
@@ -103,6 +124,9 @@ def prune(
             job.recalibrate(whole, batch_size, samples, seed)
         save(net, folder)
         after = job.measure("pruned", saved=True)
+        if plan.promise is not None:
+            out.say(plan.frontier(), f"promised: {plan.promise}")
+            write(folder / "frontier.csv", lambda aside: aside.write_text(plan.frontier().csv()))
         seen = {0: before, len(plan.history): after}
         recording.add_pruning(record, whole, purpose, batch_size, {target: plan}, [criterion], seen)
         return job.finish(record, [*stages, after])

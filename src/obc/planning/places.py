@@ -98,6 +98,7 @@ class Places:
                 call=partial(call_by, self.task),
                 samples=self.samples,
                 example=example,
+                seed=self.run.settings.seed,
             )
         return small
 

@@ -108,6 +108,8 @@ def plan(
     if not is_task(task):
         raise ObcError(f"{quality} is judged by a task: plan(…, task=obc.tasks.Classification(…))")
     task = cast("Task", task)
+    if settings.get("uniform"):
+        raise ObcError("uniform widths are made where a run lands on a cost, not along the way")
     terms = quality.of(task.metrics)
     run = prepare(
         model,

@@ -26,7 +26,7 @@ from obc.plans.plan import Plan
 from obc.tasks.task import Split
 
 _STRIDE = 0.85  # on the way out, cost from one place to the next
-_SPACING = 0.94  # the same between places to be judged
+_SPACING = 0.96  # the same between places to be judged
 _CLOSE = 0.98  # places whose costs differ less are not told apart
 
 

@@ -111,10 +111,13 @@ def prune(
         call = call or partial(call_by, task)
     settings = {"target": target, "task": task, "samples": samples, **by_blocks(settings)}
     plan = make_plan(model, example, batches, loss, **settings)
+    seed = settings.get("seed", 0)
     if plan.promise is not None:  # the very batches that it was judged with
-        batches = first_batches(batches, samples, settings.get("seed", 0))
+        batches = first_batches(batches, samples, seed)
     small = apply(copy.deepcopy(model), plan, example=example)
     account = None
     if samples:
-        account = recalibrate(small, model, batches, call=call, samples=samples, example=example)
+        account = recalibrate(
+            small, model, batches, call=call, samples=samples, example=example, seed=seed
+        )
     return Pruned(small, plan, account) if details else small

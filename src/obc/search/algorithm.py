@@ -17,7 +17,6 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from obc.costs.cost_model import costs_of
@@ -33,7 +32,7 @@ from obc.search import resume
 from obc.search.carry import Carried
 from obc.search.choice import never_chosen
 from obc.search.feasibility import Reach
-from obc.search.history import by_site, channels_by_site, notes
+from obc.search.history import by_site, channels_by_site, lowest_kept, notes
 from obc.search.landing import land
 from obc.search.progress import Progress
 from obc.search.ranking import Chunk, allowed_counts, check_scores, chunks_of, kinds, ranked
@@ -151,7 +150,7 @@ class Run:
 
     def so_far(self) -> Plan:
         """The plan of all steps taken."""
-        return self._plan(f"{len(self.state.history)} steps")
+        return self._plan(self.target)
 
     def _reach(self, target: Target, feasible: Sequence[int], last_limit: float) -> None:
         """Algorithm 1 for one target, from where the one before ended."""
@@ -356,7 +355,7 @@ class Run:
                 f"not {predicted.macs} and {predicted.params} as expected; please report this model"
             )
 
-    def _plan(self, target: Target | str) -> Plan:
+    def _plan(self, target: Target) -> Plan:
         kept = {site.name: self.work.kept[site.name].tolist() for site in self.sites}
         changed = {s.name: kept[s.name] for s in self.sites if len(kept[s.name]) < s.size}
         base = Plan.from_kept(self.sites, changed)
@@ -369,7 +368,9 @@ class Run:
                     kept=kept[site.name],
                     floor=self.reach.levels[i][-1],
                     highest_removed=max(gone[site.name].values()),
-                    lowest_kept=self._lowest_kept(site.name),
+                    lowest_kept=lowest_kept(
+                        self.last_scores.get(site.name), self.work.kept[site.name]
+                    ),
                 )
                 for i, site in enumerate(self.sites)
                 if site.name in changed
@@ -398,12 +399,3 @@ class Run:
             share = self._cost() / self.reach.limit(target)
             lines.append(f"one width over layers: {share:.2%} of what {target} allows")
         return lines
-
-    def _lowest_kept(self, name: str) -> float | None:
-        """The lowest score in the last scoring among the channels that are kept."""
-        if name not in self.last_scores:
-            return None
-        channels, scores = self.last_scores[name]
-        left = scores[torch.isin(channels, self.work.kept[name])]
-        left = left[left.isfinite()]
-        return float(left.min()) if len(left) else None

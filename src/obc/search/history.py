@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+import torch
+from torch import Tensor
+
 from obc.plans.plan import PlanCost, PlanStep
 from obc.search.ranking import Chunk
 from obc.tracing.sites import Sites
@@ -25,6 +28,16 @@ def channels_by_site(chunks: Iterable[Chunk], sites: Sites) -> dict[str, list[in
     return {
         name: [channel for channel, _ in pairs] for name, pairs in by_site(chunks, sites).items()
     }
+
+
+def lowest_kept(last: tuple[Tensor, Tensor] | None, kept: Tensor) -> float | None:
+    """The lowest score among the channels that are kept, from those last scored."""
+    if last is None:
+        return None
+    channels, scores = last
+    left = scores[torch.isin(channels, kept)]
+    left = left[left.isfinite()]
+    return float(left.min()) if len(left) else None
 
 
 def notes(before: PlanCost, history: Sequence[PlanStep]) -> list[str]:
