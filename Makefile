@@ -9,10 +9,10 @@ TORCHVISION := src/obc/models/torchvision_operators.py
 # One torch thread per worker: two workers already fill two cores.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
-.PHONY: help setup browser test test-all check format bench demo dist clean
+.PHONY: help setup browser test test-all test-slice check format bench demo dist clean
 
 help:
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' Makefile
 
 setup: .venv/.installed  ## make .venv with everything the other targets need
 
@@ -35,6 +35,11 @@ test: setup  ## run the tests, without the slow ones
 
 test-all: setup  ## run every test, with 500 examples for each property
 	HYPOTHESIS_PROFILE=thorough $(PYTEST)
+
+# Another twelfth each time; -x, so that what fails before the time is over is told.
+test-slice: setup  ## run a twelfth of the slow tests for at most 25 minutes, another one each commit
+	timeout 1500 $(PYTEST) -x -m "slow or network" --slice $$(git rev-list --count HEAD)/12 \
+		|| { [ $$? = 124 ] && echo "25 minutes are over: the rest of this slice did not run"; }
 
 check: setup  ## check format, lint, types and the import contract
 	$(BIN)/ruff format --check

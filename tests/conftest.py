@@ -35,6 +35,26 @@ settings.register_profile("thorough", max_examples=500, print_blob=True, **commo
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--slice", metavar="I/N", help="run every N-th test only, from the I-th")
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    chosen = config.getoption("--slice")
+    return f"slice {chosen} of the tests" if chosen else None
+
+
+@pytest.hookimpl(trylast=True)  # after the marks have been looked at
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    chosen = config.getoption("--slice")
+    if chosen:
+        number, count = map(int, chosen.split("/"))
+        config.hook.pytest_deselected(
+            items=[item for i, item in enumerate(items) if i % count != number % count]
+        )
+        items[:] = items[number % count :: count]
+
+
 @pytest.fixture(autouse=True)
 def seeds() -> None:
     """Every test draws the same numbers, whichever tests ran before it."""
