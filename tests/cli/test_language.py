@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
+import obc
+from obc.cli.inputs import model_of
 from tests import vision
 from tests.cli.running import done, run
-from tests.hugging import decoder, tokenizer
+from tests.hugging import decoder, import_transformers, tokenizer
 
 pytestmark = pytest.mark.skipif(
     not vision.installed("transformers"), reason="transformers is not installed"
@@ -39,6 +41,47 @@ def test_eval_of_a_plain_folder(folder: Path) -> None:
     assert "12 windows of 20, stride 20" in found["protocol"]
     said = run("eval", folder, "--data", data).output
     assert "perplexity" in said and "decode tokens/s" in said
+
+
+def test_prune_in_one_command(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Planned, cut, recalibrated and saved; plain transformers loads and generates the same."""
+    data, out = f"text:{folder}/tale.txt,length=20,row=16", tmp_path / "smaller"
+    target = "params[blocks]=80%"
+    said = done("prune", f"hf:{folder}", "--data", data, "--target", target, "--out", out)
+    before, pruned = said["before"], said["pruned"]
+    assert pruned["params"] < before["params"] and pruned["perplexity"] > 1
+    assert said["cut"]["params"] == pruned["params"]
+    hf = import_transformers()
+    modules = "transformers.dynamic_module_utils.HF_MODULES_CACHE"
+    monkeypatch.setattr(modules, str(tmp_path / "code"))
+    twin = hf.AutoModelForCausalLM.from_pretrained(out, trust_remote_code=True)
+    assert twin.model.embed_tokens.embedding_dim == 24  # the residual width stays
+    judged = done("eval", out, "--data", data)
+    assert judged["perplexity"] == pytest.approx(pruned["perplexity"], rel=1e-6)
+    task = obc.tasks.resolve(data, str(out))  # the tokenizer is there, too
+    assert task.evaluate(twin).value == pytest.approx(pruned["perplexity"], rel=1e-4)
+    ids = task.example()[:, :6]
+    ours = model_of(str(out))
+    texts = [m.generate(ids, max_new_tokens=8, do_sample=False) for m in (ours, twin)]
+    assert torch.equal(*texts)
+
+
+def test_prune_to_one_width_over_layers(folder: Path, tmp_path: Path) -> None:
+    """What plain `from_pretrained` loads without any code of ours."""
+    data, out = f"text:{folder}/tale.txt,length=20,row=16", tmp_path / "uniform"
+    quick = ("--rows", 4, "--no-recalibrate", "--criterion", "l1")
+    found = run(
+        *("prune", folder, "--data", data, "--target", "params=85%", "--uniform", *quick),
+        *("--out", out),
+    )
+    assert found.exit_code == 0, found.output
+    assert "one width over layers" in " ".join(found.output.split())
+    assert "hidden: kept whole, as asked for" in found.output
+    assert not (out / "modeling_pruned.py").exists()
+    twin = import_transformers().AutoModelForCausalLM.from_pretrained(out)
+    assert twin.config.intermediate_size < 37
 
 
 def test_ids_where_the_model_takes_ids(folder: Path) -> None:

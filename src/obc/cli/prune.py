@@ -30,6 +30,7 @@ from obc.errors import ObcError
 from obc.files.reference import reference
 from obc.files.saving import save
 from obc.planning.quality import Quality
+from obc.tasks.task import Task
 
 
 def prune(
@@ -47,9 +48,27 @@ def prune(
     ],
     folder: Folder,
     criterion: Criterion = "jacobian",
-    rows: Annotated[int, typer.Option(help="N: batches for each scoring.")] = 50,
-    step: Annotated[float, typer.Option(help="p: share of all channels for each step.")] = 0.0025,
-    batch_size: Annotated[int, typer.Option(min=1)] = 128,
+    rows: Annotated[
+        int | None, typer.Option(help="N: batches for each scoring; 50, of text 32.")
+    ] = None,
+    step: Annotated[
+        float | None,
+        typer.Option(help="p: share of all channels for each step; 0.0025, of text 0.1 by cost."),
+    ] = None,
+    pace: Annotated[
+        str | None, typer.Option(help="What a step is a share of: channels or cost.")
+    ] = None,
+    batch_size: Annotated[int | None, typer.Option(min=1, help="128, of text 1.")] = None,
+    sites: Annotated[
+        str | None,
+        typer.Option(
+            help="What may go: ffn, heads, hidden (the residual width), or patterns of site names, "
+            "with commas between; all of it, of text ffn,heads."
+        ),
+    ] = None,
+    uniform: Annotated[
+        bool, typer.Option("--uniform", help="One width over layers, for other libraries.")
+    ] = False,
     scope: Annotated[str, typer.Option(help="global, local or isomorphic.")] = "global",
     rank: Annotated[
         str | None, typer.Option(help="score or score/cost; the latter to keep a quality.")
@@ -62,11 +81,13 @@ def prune(
         bool, typer.Option("--equivalent", help="Keep every connection as C and D, for obc tune.")
     ] = False,
     samples: Annotated[
-        int,
+        int | None,
         typer.Option(
-            "--recalibrate", min=0, help="Samples from which what stays learns to take over."
+            "--recalibrate",
+            min=0,
+            help="Samples from which what stays learns to take over; 512, of text 64.",
         ),
-    ] = 512,
+    ] = None,
     no_recalibrate: Annotated[
         bool, typer.Option("--no-recalibrate", help="Leave the cut as it is, as the paper does.")
     ] = False,
@@ -86,18 +107,30 @@ def prune(
 
     Example: obc prune torchvision:resnet50 --pretrained --data folder:imagenet --target macs=2x
     --step 0.01 --out runs/resnet50
+
+    Example: obc prune hf:smollm2 --data text:tale.txt --target params=80% --out runs/smaller
     """
     purpose = task_of(data, task, model)
     net = model_of(model, purpose, weights, pretrained)
+    options = {
+        "rows": rows,
+        "step": step,
+        "pace": pace,
+        "sites": sites,
+        "uniform": uniform or None,
+        "batch_size": batch_size,
+        "samples": samples,
+    }
     settings: dict[str, Any] = {
         "target": target,
         "criterion": criterion,
-        "rows": rows,
-        "step": step,
         "scope": scope,
         "ignore": ignore or [],
         "seed": seed,
+        **getattr(purpose, "planning", Task.planning),
+        **{name: value for name, value in options.items() if value is not None},
     }
+    batch_size, samples = settings.pop("batch_size"), settings.pop("samples")
     facts = {"command": "prune", "model": model, "weights": weights, "data": data, "task": task}
     samples = 0 if no_recalibrate or equivalent else samples
     promised = Quality.written(target)
@@ -116,6 +149,7 @@ def prune(
         before = job.measure("before")
         quality = {"task": purpose, "samples": samples} if promised else {}
         plan = job.plan(batch_size, **settings, **quality)
+        out.say(*plan.notes)
         whole = copy.deepcopy(net)
         apply(net, plan, equivalent=equivalent)
         stages = [before]

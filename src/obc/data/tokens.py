@@ -64,7 +64,8 @@ class Windows:
             self.labels[0] = self.ids[0]
             self.labels[0, 0] = UNSCORED
         self.length, self.stride = length, step
-        self.rest = tokens.shape[-1] - (len(rows) - 1) * step - length if tokens.ndim == 1 else 0
+        covered = (len(self.ids) - 1) * step + length
+        self.rest = tokens.shape[-1] - covered if tokens.ndim == 1 else 0
 
     def __len__(self) -> int:
         return len(self.ids)
