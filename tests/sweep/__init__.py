@@ -1,0 +1,1 @@
+"""Models that no other test names, judged one line each: see benchmarks/sweep.py."""
