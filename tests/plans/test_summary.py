@@ -9,10 +9,7 @@ import torch
 from rich.console import Console
 
 import obc
-from obc.plans.plan import PlanCost
-from obc.running.processes import Group
 from obc.search import progress
-from obc.search.progress import Progress
 from tests.search.nets import Fixed, Residual, batches, graded, loss
 
 X = torch.zeros(1, 1, 8, 8)
@@ -54,13 +51,3 @@ def test_a_terminal_shows_step_cost_and_time_left(monkeypatch: pytest.MonkeyPatc
     obc.plan(Residual(), X, batches(), loss, target="macs=1.5x", step=0.1, rows=2)
     text = page.file.getvalue()  # type: ignore[attr-defined]
     assert "step " in text and "MACs" in text and "parameters" in text and "s a step" in text
-
-
-def test_time_left() -> None:
-    line = Progress(Group())
-    cost = PlanCost(macs=2_000_000, params=300, channels=3)
-    line.update(1, cost, 0.0)
-    line.update(2, cost, 0.25)
-    assert line.line(2, cost, 0.25, 20.0) == (
-        "step 2  2 M MACs  300 parameters  10 s a step  0:30 left"
-    )

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
+from torch import nn
 
 from obc.cli import recording
 from obc.cli.arguments import (
@@ -30,6 +32,7 @@ from obc.errors import ObcError
 from obc.files.reference import reference
 from obc.files.saving import save
 from obc.planning.quality import Quality
+from obc.search.estimate import estimate as run_estimate
 from obc.tasks.task import Task
 
 
@@ -91,6 +94,9 @@ def prune(
     no_recalibrate: Annotated[
         bool, typer.Option("--no-recalibrate", help="Leave the cut as it is, as the paper does.")
     ] = False,
+    estimate: Annotated[
+        bool, typer.Option("--estimate", help="Only say how many steps, rows and seconds it takes.")
+    ] = False,
     weights: Weights = None,
     pretrained: Pretrained = False,
     seed: Seed = 0,
@@ -141,6 +147,8 @@ def prune(
     if promised:
         settings["minimise"] = minimise
         batch_size = min(batch_size, samples or batch_size)  # as recalibration takes them
+    if estimate:
+        return _estimated(out, net, purpose, batch_size, settings)
     chosen = {"batch size": batch_size, "equivalent": equivalent, "recalibrate": samples}
     with claimed(folder, {**facts, **chosen, **settings}, advice=ELSEWHERE):
         job = Job(out, net, purpose, folder)
@@ -164,3 +172,18 @@ def prune(
         seen = {0: before, len(plan.history): after}
         recording.add_pruning(record, whole, purpose, batch_size, {target: plan}, [criterion], seen)
         return job.finish(record, [*stages, after])
+
+
+def _estimated(
+    out: Output, net: nn.Module, task: Task, batch_size: int, settings: dict[str, Any]
+) -> Result:
+    """How long it would take; nothing is written."""
+    if Quality.written(settings["target"]):
+        raise ObcError(
+            "how far a quality allows to go is what the run finds out; "
+            "--estimate takes a cost, such as macs=2x"
+        )
+    batches = task.calibration(batch_size)
+    told = run_estimate(net, task.example(), batches, task.loss, **settings)
+    out.say(f"{settings['target']}: {told}")
+    return asdict(told)

@@ -39,6 +39,7 @@ from obc.search.ranking import Chunk, allowed_counts, check_scores, chunks_of, k
 from obc.search.settings import Settings
 from obc.search.stream import Stream
 from obc.search.uniform import land_uniform
+from obc.search.way import pace_of, way_to
 from obc.search.working import Working
 from obc.tracing.tracer import Tracing
 
@@ -96,6 +97,7 @@ class Run:
         self.reach = Reach(
             model, example, self.sites, levels, costs_of(tracing), self.target, self.state.seconds
         )
+        self.pace = pace_of(settings, self.removable, self.reach)
         if self.state.history:
             self.work.remove({n: [*gone] for n, gone in removed_scores(self.state.history).items()})
             self.scorer.follow(self.work.sites)
@@ -145,7 +147,7 @@ class Run:
         lowest = self._lowest(ranking)
         self._remove(lowest, self._seconds_without(lowest) if self.target.measured else None)
         self._save()
-        self.progress.update(len(self.state.history), self.state.history[-1].after, 0.0)
+        self.progress.update(len(self.state.history), self.state.history[-1].after, None)
         return True
 
     def so_far(self) -> Plan:
@@ -194,9 +196,9 @@ class Run:
         return seconds
 
     def _show_progress(self, last_limit: float) -> None:
-        way = max(self.reach.whole - last_limit, 1e-300)
-        done = (self.reach.whole - self._cost()) / way
-        self.progress.update(len(self.state.history), self.state.history[-1].after, done)
+        after = self.state.history[-1].after
+        ahead = partial(way_to, self.reach, self._counts(), last_limit, self.pace)
+        self.progress.update(len(self.state.history), after, ahead)
 
     # -- score and rank --------------------------------------------------------------------
 
@@ -229,10 +231,8 @@ class Run:
 
     def _lowest(self, ranking: Sequence[Chunk]) -> list[Chunk]:
         """What goes in one step: p G channels, or p of the cost, rounded up to whole chunks."""
-        left: float = max(1, round(self.settings.step * self.removable))
-        worth = [1.0 for _ in self.sites]
-        if self.settings.pace == "cost":
-            left = self.settings.step * self.reach.value([site.size for site in self.sites])
+        left, worth = self.pace.amount, [1.0 for _ in self.sites]
+        if self.pace.of_cost:
             worth = self.reach.savings(self._counts(), [1 for _ in self.sites]).tolist()
         lowest: list[Chunk] = []
         for chunk in ranking:
@@ -368,9 +368,7 @@ class Run:
                     kept=kept[site.name],
                     floor=self.reach.levels[i][-1],
                     highest_removed=max(gone[site.name].values()),
-                    lowest_kept=lowest_kept(
-                        self.last_scores.get(site.name), self.work.kept[site.name]
-                    ),
+                    lowest_kept=lowest_kept(self.last_scores, self.work.kept, site.name),
                 )
                 for i, site in enumerate(self.sites)
                 if site.name in changed

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -30,12 +30,14 @@ def channels_by_site(chunks: Iterable[Chunk], sites: Sites) -> dict[str, list[in
     }
 
 
-def lowest_kept(last: tuple[Tensor, Tensor] | None, kept: Tensor) -> float | None:
-    """The lowest score among the channels that are kept, from those last scored."""
-    if last is None:
+def lowest_kept(
+    last: Mapping[str, tuple[Tensor, Tensor]], kept: Mapping[str, Tensor], name: str
+) -> float | None:
+    """The lowest score that a channel which a site keeps had when it was last scored."""
+    if name not in last:
         return None
-    channels, scores = last
-    left = scores[torch.isin(channels, kept)]
+    channels, scores = last[name]
+    left = scores[torch.isin(channels, kept[name])]
     left = left[left.isfinite()]
     return float(left.min()) if len(left) else None
 
