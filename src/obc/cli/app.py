@@ -7,7 +7,20 @@ from typing import Annotated
 
 import typer
 
-from obc.cli import compare, data, demo, doctor, eval, export, prune, report, run, show, tune
+from obc.cli import (
+    compare,
+    data,
+    demo,
+    doctor,
+    eval,
+    export,
+    frontier,
+    prune,
+    report,
+    run,
+    show,
+    tune,
+)
 from obc.cli.output import command
 
 app = typer.Typer(
@@ -24,6 +37,7 @@ command(app, "prune", resumes=True)(prune.prune)
 command(app, "tune", resumes=True)(tune.tune)
 command(app, "run", resumes=True)(run.run)
 command(app, "compare", resumes=True)(compare.compare)
+command(app, "frontier", resumes=True)(frontier.frontier)
 command(app, "eval")(eval.evaluate)
 command(app, "export")(export.export)
 command(app, "report")(report.report)

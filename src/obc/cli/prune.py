@@ -32,6 +32,7 @@ from obc.errors import ObcError
 from obc.files.reference import reference
 from obc.files.saving import save
 from obc.planning.quality import Quality
+from obc.reporting import fill
 from obc.search.estimate import estimate as run_estimate
 from obc.tasks.task import Task
 
@@ -168,6 +169,7 @@ def prune(
         after = job.measure("pruned", saved=True)
         if plan.promise is not None:
             out.say(plan.frontier(), f"promised: {plan.promise}")
+            record.frontier = fill.frontier(plan)
             write(folder / "frontier.csv", lambda aside: aside.write_text(plan.frontier().csv()))
         seen = {0: before, len(plan.history): after}
         recording.add_pruning(record, whole, purpose, batch_size, {target: plan}, [criterion], seen)

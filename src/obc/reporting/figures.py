@@ -11,7 +11,7 @@ import numpy as np
 
 from obc.reporting.axes import short
 from obc.reporting.charts import Chart, Line, Style, histogram, lines, styles
-from obc.reporting.record import Curve, Heat, Record, Scores, Step, Tuning
+from obc.reporting.record import Curve, Heat, Judged, Record, Scores, Step, Tuning
 from obc.tasks.evaluation import Metric
 
 _INK = (42, 120, 214)  # --c1; the map's strength is in its alpha, so that any background shows
@@ -93,6 +93,25 @@ def step_charts(steps: Sequence[Step], metric: Metric) -> list[Chart]:
             line = Line(kind.label or kind.name, xs, ys, Style(False, 1))
             charts.append(_chart(kind, "step", [line], whole=True))
     return charts
+
+
+def frontier_charts(places: Sequence[Judged], metric: Metric) -> list[Chart]:
+    """The metric against the cost, and how much worse it is with the bound of that."""
+    values, losses = [], []
+    for colour, split in enumerate(dict.fromkeys(p.split for p in places), 1):
+        of_split = [p for p in places if p.split == split]
+        if len(of_split) > 1:
+            xs = [p.macs for p in of_split]
+            values.append(Line(split, xs, [p.quality for p in of_split], Style(False, colour)))
+            losses.append(Line(split, xs, [p.loss for p in of_split], Style(False, colour)))
+            bounds = [p.bound for p in of_split]
+            losses.append(Line(f"{split}, at most", xs, bounds, Style(True, colour)))
+    if not values:
+        return []
+    fewer = "times fewer MACs"
+    same = places[0].metric == metric.name  # or another of the task's
+    above = _chart(metric, fewer, values) if same else lines(places[0].metric, fewer, values)
+    return [above, lines("Worse by, with 95% bound", fewer, losses)]
 
 
 def judged(metric: Metric) -> list[tuple[Metric, str]]:

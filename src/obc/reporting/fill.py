@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from obc.errors import ObcError, closest
 from obc.plans.plan import Plan
-from obc.reporting.record import Environment, Epoch, Heat, Scores, Step, Tuning, Widths
+from obc.reporting.record import Environment, Epoch, Heat, Judged, Scores, Step, Tuning, Widths
 from obc.running.forward import evaluating
 from obc.tasks.evaluation import Evaluation
 from obc.tracing.sites import Sites
@@ -90,6 +90,24 @@ def steps(plan: Plan, evaluated: Mapping[int, Evaluation] | None = None) -> list
             loss=known[number].named().get("loss") if number in known else None,
         )
         for number, cost in enumerate(costs)
+    ]
+
+
+def frontier(plan: Plan) -> list[Judged]:
+    """The places of a run that were evaluated, in the metric that counted for them."""
+    if plan.before is None or not plan.places:
+        return []
+    curve, whole = plan.frontier(), plan.before.macs
+    return [
+        Judged(
+            split=place.split,
+            metric=place.metric,
+            macs=whole / max(1, curve.cost(place).macs),
+            quality=place.value,
+            loss=place.loss,
+            bound=place.bound,
+        )
+        for place in curve
     ]
 
 

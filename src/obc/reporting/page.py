@@ -51,6 +51,7 @@ def page(record: Record) -> str:
         table=_table(record.latency, record.metric),
         widths=figures.widths(record),
         steps=figures.step_charts(record.steps, record.metric),
+        frontier=figures.frontier_charts(record.frontier, record.metric),
         scores=figures.score_charts(record.scores),
         tuning=figures.tuning_charts(record.tuning, record.metric),
         comparison=figures.comparison_charts(record.comparison, record.metric),

@@ -168,6 +168,20 @@ class Curve(_Part):
     seconds: float | None = Field(default=None, ge=0)
 
 
+class Judged(_Part):
+    """One place of a run: the metric, how much worse it is, and the bound of that at 95%.
+
+    `macs` says how many times fewer there are than in the whole model.
+    """
+
+    split: str
+    metric: str
+    macs: float = Field(gt=0)
+    quality: float
+    loss: float
+    bound: float
+
+
 class Latency(_Part):
     """One row of the table of models: what each costs, and what was measured."""
 
@@ -217,6 +231,7 @@ class Record(BaseModel):
     heats: list[Heat] = []
     tuning: list[Tuning] = []
     comparison: list[Curve] = []
+    frontier: list[Judged] = []
     latency: list[Latency] = []
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
