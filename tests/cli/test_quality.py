@@ -11,17 +11,19 @@ import obc
 from obc.cli.inputs import model_of
 from obc.planning.judgement import judge
 from obc.planning.quality import Quality
+from obc.surgery.record import applied
 from tests.cli.running import done, run
 
 
 def test_what_is_promised_is_what_is_saved(dense: Path, tmp_path: Path) -> None:
     arguments = ("prune", dense, "--data", "digits", "--target", "accuracy-20%", "--rows", 2)
-    done(*arguments, "--step", 0.1, "--seed", 3, "--out", tmp_path / "kept")
+    few = ("--step", 0.2, "--recalibrate", 128, "--seed", 3)
+    done(*arguments, *few, "--out", tmp_path / "kept")
     task = obc.tasks.resolve("digits")
     models = model_of(str(dense)), model_of(str(tmp_path / "kept"))
     evaluations = [task.evaluate(model, "promise") for model in models]
     judged = judge(Quality.parse("accuracy-20%").of(task.metrics), task, *evaluations)
-    plan = obc.Plan.load(tmp_path / "kept" / "plan.json")
+    plan = applied(models[1])[-1]
     assert plan.promise is not None
     assert (plan.promise.estimate, plan.promise.bound) == (judged.estimate, judged.bound)
     assert judged.bound <= 20
