@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -27,6 +27,7 @@ from obc.files.reference import reference
 from obc.planning.along import plan_along
 from obc.reporting import fill
 from obc.reporting.page import report
+from obc.tasks.task import Task
 
 
 def frontier(
@@ -39,12 +40,20 @@ def frontier(
     places: Annotated[int, typer.Option(help="How many to evaluate.", min=1)] = 8,
     folder: Folder,
     criterion: Criterion = "jacobian",
-    rows: Annotated[int, typer.Option(help="N: batches for each scoring.")] = 50,
-    step: Annotated[float, typer.Option(help="p: share of all channels for each step.")] = 0.0025,
-    batch_size: Annotated[int, typer.Option(min=1)] = 128,
+    rows: Annotated[
+        int | None, typer.Option(help="N: batches for each scoring; 50, of text 32.")
+    ] = None,
+    step: Annotated[
+        float | None,
+        typer.Option(help="p: share of all channels for each step; 0.0025, of text 0.1 by cost."),
+    ] = None,
+    batch_size: Annotated[int | None, typer.Option(min=1, help="128, of text 1.")] = None,
     samples: Annotated[
-        int, typer.Option("--recalibrate", min=0, help="Samples; 0 leaves the cut as it is.")
-    ] = 512,
+        int | None,
+        typer.Option(
+            "--recalibrate", min=0, help="Samples; 512, of text 64; 0 leaves the cut as it is."
+        ),
+    ] = None,
     ignore: Ignore = None,
     weights: Weights = None,
     pretrained: Pretrained = False,
@@ -58,21 +67,27 @@ def frontier(
     """
     purpose = task_of(data, task, model)
     net = model_of(model, purpose, weights, pretrained)
-    settings = {
-        "criterion": criterion, "rows": rows, "step": step, "ignore": ignore or [], "seed": seed,
-        "until": until, "places": places, "samples": samples,
-    }  # fmt: skip
+    options = {"rows": rows, "step": step, "batch_size": batch_size, "samples": samples}
+    settings: dict[str, Any] = {
+        "criterion": criterion,
+        "ignore": ignore or [],
+        "seed": seed,
+        "until": until,
+        "places": places,
+        **getattr(purpose, "planning", Task.planning),
+        **{name: value for name, value in options.items() if value is not None},
+    }
+    batches = purpose.calibration(settings.pop("batch_size"))
     facts = {"command": "frontier", "model": model, "weights": weights, "data": data, "task": task}
     with claimed(folder, {**facts, "batch size": batch_size, **settings}, advice=ELSEWHERE):
         example = example_of(net, purpose)
         title = f"{reference(net)} on {purpose.name}: {purpose.metrics[0].name} against cost"
         record = recording.begin(title, net, purpose, seed)
-        batches = purpose.calibration(batch_size)
         with out.doing("planning and evaluating"):
+            kept = folder / "planning"
             plan = plan_along(
-                net, example, batches, purpose.loss, task=purpose, resume=folder / "planning",
-                **settings,  # type: ignore[arg-type]
-            )  # fmt: skip
+                net, example, batches, purpose.loss, task=purpose, resume=kept, **settings
+            )
         curve = plan.frontier()
         plan.save(folder / "plan.json")
         write(folder / "frontier.csv", lambda aside: aside.write_text(curve.csv()))
