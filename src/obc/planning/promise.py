@@ -89,13 +89,21 @@ class Search:
         return low
 
     def sequence(self, safest: int, last: int) -> list[int]:
-        """The places to be judged: a few up to the safest, then close together."""
-        steps = [max(1, safest * quarter // 4) for quarter in (1, 2, 3, 4)]
-        last = min(last, self.places.last)
-        for step in range(steps[-1] + 1, last + 1):
+        """The places to be judged: one half-way to the safest, then those that none beats.
+
+        From the safest on, places close together are compared on the search split; one that is
+        beaten there by a smaller model is left out, so that its failure ends nothing.
+        """
+        steps = [max(1, safest)]
+        for step in range(steps[0] + 1, min(last, self.places.last) + 1):
             if self.places.cost(step) <= _SPACING * self.places.cost(steps[-1]):
                 steps.append(step)
-        return sorted(set(steps))
+        unbeaten: list[int] = []
+        for step in reversed(steps):
+            bound = self.judged(step, "search").bound
+            if not unbeaten or bound < self.judged(unbeaten[-1], "search").bound:
+                unbeaten.append(step)
+        return sorted({max(1, safest // 2), *unbeaten})
 
     def _estimated(self, step: int) -> bool:
         return self.judged(step, "search").estimate <= self.terms.limit
