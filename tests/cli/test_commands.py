@@ -99,6 +99,19 @@ def test_show_of_a_pruned_model_shows_its_plan(half: Path) -> None:
     assert "Plan for macs=2x" in run("show", half).stdout
 
 
+def test_show_draws_a_page(half: Path, tmp_path: Path) -> None:
+    done("show", half, "--html", tmp_path / "half.html")
+    words = (tmp_path / "half.html").read_text(encoding="utf-8")
+    assert " kept" in words and "→" in words
+    net = obc.models.resnet20(in_channels=1)
+    sites = obc.trace(net, torch.zeros(1, 1, 8, 8))
+    obc.Plan.from_kept(sites, {"conv1": [0, 2, 5]}).save(tmp_path / "plan.json")
+    shape = ("resnet20,in_channels=1", "--input", "1x1x8x8", "--plan", tmp_path / "plan.json")
+    done("show", *shape, "--html", tmp_path / "planned.html")
+    assert "16 → 3" in (tmp_path / "planned.html").read_text(encoding="utf-8")
+    assert run("show", *shape).exit_code == 1  # a plan without a page is an error
+
+
 def test_weights_are_loaded_from_a_file(dense: Path, tmp_path: Path) -> None:
     from safetensors.torch import save_file
 

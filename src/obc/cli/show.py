@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
+import typer
 from rich.table import Table
+from torch import nn
 
 from obc.cli.arguments import DataOrNone, Ignore, Model, Shape, TaskName
 from obc.cli.inputs import example_of, model_of, task_of
 from obc.cli.output import Output, Result
 from obc.costs.counting import Cost, cost
+from obc.equivalent.attach import is_equivalent
+from obc.equivalent.merge import merge
+from obc.errors import ObcError
 from obc.files.reference import reference
+from obc.plans.plan import Plan
+from obc.reporting.channels import Widths, draw_channels
 from obc.surgery.record import applied
 from obc.tracing.sites import Site, Sites
 from obc.tracing.tracer import trace
@@ -25,24 +33,40 @@ def show(
     task: TaskName = None,
     shape: Shape = None,
     ignore: Ignore = None,
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Draw the channels as a page, too.")
+    ] = None,
+    plan: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="A plan of this model: its widths are drawn, too."),
+    ] = None,
 ) -> Result:
     """Show which channels belong together, what can't be pruned and why, and what it costs.
 
     Example: obc show resnet56
 
     Example: obc show torchvision:mobilenet_v2 --input 1x3x224x224 --json
+
+    Example: obc show resnet56 --html resnet56.html
     """
+    if plan is not None and html is None:
+        raise ObcError("a plan's widths are drawn on the page: say --html FILE, too")
     purpose = task_of(data, task, model) if data or task else None
     net = model_of(model, purpose)
     example = example_of(net, purpose, shape)
+    if is_equivalent(net):
+        merge(net)  # C and D are no layers of the model
     sites, costs = trace(net, example, ignore=ignore or ()), cost(net, example)
     name = f"{reference(net) or model} ({type(net).__name__})"
     out.say(f"{name}: {costs.macs:,} MACs, {costs.params:,} parameters")
-    for plan in applied(net):
-        out.say(plan.summary())
+    for cut in applied(net):
+        out.say(cut.summary())
     out.say(_sites_table(sites), _statistics(sites), _frozen(sites), _costs_table(costs))
     if sites.untouched:
         out.say(f"Not reached by this input, left as they are: {_short(list(sites.untouched))}")
+    if html is not None:
+        draw_channels(html, name, sites, _widths(net, sites, plan))
+        out.say(f"drawn: {html}")
     return {
         "model": reference(net) or model,
         "macs": costs.macs,
@@ -55,6 +79,18 @@ def show(
         "untouched": list(sites.untouched),
         "layers": {n: {"macs": c.macs, "params": c.params} for n, c in costs.layers.items()},
     }
+
+
+def _widths(net: nn.Module, sites: Sites, file: Path | None) -> Widths:
+    """By site the widths before and after the plan in a file, or those that the model has had."""
+    if file is not None:
+        plan = Plan.load(file)
+        plan.check(net)
+        return {name: (site.size, len(site.kept)) for name, site in plan.sites.items()}
+    before: dict[str, int] = {}
+    for cut in applied(net):
+        before = {name: site.size for name, site in cut.sites.items()} | before
+    return {s.name: (before[s.name], s.size) for s in sites if s.name in before}
 
 
 def _layers(site: Site, role: str) -> list[str]:
