@@ -31,6 +31,12 @@ def check_model(model: object) -> None:
             raise ObcError(
                 f"{where} is wrapped in {type(module).__name__}; give what is inside: model.module"
             )
+        hook = getattr(module, "_hf_hook", None)
+        if any(getattr(h, "offload", False) for h in getattr(hook, "hooks", [hook])):
+            raise ObcError(
+                f"{where} is offloaded by accelerate, so its weights are not at hand; load the "
+                "model without offloading, in bfloat16 if memory is short"
+            )
 
 
 def _advice(value: object) -> str:
