@@ -62,9 +62,9 @@ def drawn(images: Tensor, labels: Tensor, count: int, generator: torch.Generator
 def small_network(batches: list[Batch], seed: int) -> nn.Module:
     torch.manual_seed(seed)
     layers: list[nn.Module] = []
-    for inputs, outputs, stride in ((1, 32, 1), (32, 64, 2), (64, 64, 2)):
+    for inputs, outputs, stride in ((1, 16, 1), (16, 32, 2), (32, 32, 2)):
         layers += [nn.Conv2d(inputs, outputs, 3, stride, 1), nn.BatchNorm2d(outputs), nn.ReLU()]
-    model = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10))
+    model = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 10))
     optimizer = torch.optim.Adam(model.parameters(), 3e-3)
     for _ in range(5):
         for inputs, labels in batches:
@@ -79,12 +79,13 @@ def digits_case(seed: int) -> Case:
     data = digits(seed)
     images, labels = (torch.cat(parts) for parts in zip(*data, strict=True))
     generator = torch.Generator().manual_seed(1000 + seed)
-    training = batched(drawn(images[:500], labels[:500], 4000, generator), 50)
+    training = drawn(images[:500], labels[:500], 4096, generator)
     population = images[500:], labels[500:]
-    test = batched(drawn(*population, 3000, generator))
+    test = batched(drawn(*population, 3000, generator), 250)
     untouched = batched(drawn(*population, 20000, generator), 1000)
-    model = small_network(training, seed)
-    return model, Classification(training, test, name="digits"), Classification(None, untouched)
+    model = small_network(batched(training, 64), seed)
+    task = Classification(batched(training, 256), test, name="digits")
+    return model, task, Classification(None, untouched)
 
 
 def cifar_case(seed: int, folders: Folders) -> Case:
@@ -175,7 +176,7 @@ def main() -> None:
     parser.add_argument("--network", default="digits", choices=("digits", "cifar"))
     parser.add_argument("--target", default="accuracy-2%")
     parser.add_argument("--seeds", type=int, default=20)
-    parser.add_argument("--rows", type=int, default=8)
+    parser.add_argument("--rows", type=int, default=4)
     parser.add_argument("--step", type=float, default=0.02)
     parser.add_argument("--scan", type=int, default=1, help="judge every so manyth place; 0: none")
     parser.add_argument("--cifar", type=Path)

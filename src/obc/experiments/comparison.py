@@ -26,9 +26,9 @@ from obc.disk.reading import parse, read_bytes
 from obc.disk.writing import write_json
 from obc.equivalent.apply import apply
 from obc.errors import ObcError, closest
+from obc.planning.planner import plan
 from obc.plans.plan import Plan, PlanCost
 from obc.reporting.record import Curve, Point
-from obc.search.planner import plan
 from obc.search.ranking import SCOPES
 from obc.tasks.task import Task
 from obc.tracing.tracer import trace

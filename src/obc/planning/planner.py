@@ -16,7 +16,6 @@ from obc.planning.promise import Search
 from obc.planning.quality import Quality
 from obc.plans.plan import Plan
 from obc.search.planner import Calibrating, prepare
-from obc.search.planner import plan as plan_to_cost
 from obc.tasks.evaluate import is_task
 from obc.tasks.task import Task
 
@@ -101,9 +100,11 @@ def plan(
     Linear(in_features=32, out_features=4, bias=True)
     """
     if not isinstance(target, Quality) and not _quality(target):
-        return plan_to_cost(
+        run = prepare(
             model, example, batches, loss, target=target, task=task, resume=resume, **settings
         )
+        plans = run.plans()
+        return plans[0] if isinstance(target, (str, Target)) else plans
     quality = target if isinstance(target, Quality) else Quality.parse(str(target))
     if not is_task(task):
         raise ObcError(f"{quality} is judged by a task: plan(…, task=obc.tasks.Classification(…))")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol, overload, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
@@ -12,7 +12,6 @@ from obc.costs.targets import Target, parse_all
 from obc.criteria.criterion import Criterion
 from obc.criteria.score import Loss
 from obc.errors import ObcError
-from obc.plans.plan import Plan
 from obc.search.algorithm import Run
 from obc.search.settings import Settings
 
@@ -32,50 +31,6 @@ class Calibrating(Protocol):
 
     def loss(self, model: Any, batch: Any, /) -> Tensor:
         """The mean loss of a batch."""
-
-
-@overload
-def plan(
-    model: nn.Module,
-    example: Any = ...,
-    batches: Iterable[Any] = ...,
-    loss: Loss | None = ...,
-    *,
-    target: str | Target,
-    task: Calibrating | None = ...,
-    **settings: Any,
-) -> Plan: ...
-@overload
-def plan(
-    model: nn.Module,
-    example: Any = ...,
-    batches: Iterable[Any] = ...,
-    loss: Loss | None = ...,
-    *,
-    target: Sequence[str | Target],
-    task: Calibrating | None = ...,
-    **settings: Any,
-) -> list[Plan]: ...
-def plan(
-    model: nn.Module,
-    example: Any = None,
-    batches: Iterable[Any] = (),
-    loss: Loss | None = None,
-    *,
-    target: str | Target | Sequence[str | Target],
-    task: Calibrating | None = None,
-    **settings: Any,
-) -> Plan | list[Plan]:
-    """A plan for a cost, or one for each of several; all that `prepare` takes can be set.
-
-    >>> import torch
-    >>> net = nn.Sequential(nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 4))
-    >>> plan(net, torch.zeros(1, 8), target="macs=2x", criterion="l1").after.macs
-    384
-    """
-    run = prepare(model, example, batches, loss, target=target, task=task, **settings)
-    plans = run.plans()
-    return plans[0] if isinstance(target, (str, Target)) else plans
 
 
 def prepare(
@@ -139,6 +94,12 @@ def prepare(
         seed: of everything that is drawn.
         resume: a folder; the run is written there after each step and goes on from there.
         options: of the criterion, such as `per_sample=True` or `block="group"`.
+
+    >>> import torch
+    >>> net = nn.Sequential(nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 4))
+    >>> (plan,) = prepare(net, torch.zeros(1, 8), target="macs=2x", criterion="l1").plans()
+    >>> plan.after.macs
+    384
     """
     targets = parse_all(target)
     if task is not None:
