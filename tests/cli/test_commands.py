@@ -12,6 +12,8 @@ import obc
 from obc.cli.inputs import model_of
 from obc.cli.measure import measured
 from obc.equivalent.attach import is_equivalent
+from obc.reporting.record import Record
+from obc.surgery.record import applied
 from tests.cli.running import done, run
 
 
@@ -24,8 +26,8 @@ def test_prune_meets_its_target_and_saves_what_it_says(dense: Path, half: Path) 
     found = measured("half", model, task, example)
     assert 0.5 >= found.macs / whole.macs > 0.49
     record = json.loads((half / "record.json").read_text())
-    assert record["latency"][1]["macs"] == found.macs
-    assert record["latency"][1]["quality"] == pytest.approx(found.evaluation.top1)
+    assert record["latency"][-1]["macs"] == found.macs
+    assert record["latency"][-1]["quality"] == pytest.approx(found.evaluation.top1)
     assert "report.html" in {f.name for f in half.iterdir()}
 
 
@@ -41,12 +43,38 @@ def test_prune_recalibrates_unless_told_not_to(dense: Path, tmp_path: Path) -> N
     arguments = ("prune", dense, "--data", "digits", "--target", "macs=2x", "--rows", 2)
     fitted = done(*arguments, "--step", 0.1, "--recalibrate", 256, "--out", tmp_path / "fitted")
     plain = done(*arguments, "--step", 0.1, "--no-recalibrate", "--out", tmp_path / "plain")
-    assert fitted["cut"]["loss"] == pytest.approx(plain["pruned"]["loss"])
-    assert fitted["pruned"]["loss"] != pytest.approx(fitted["cut"]["loss"])
-    assert fitted["pruned"]["macs"] == plain["pruned"]["macs"]
-    assert "cut" not in plain
-    rows = json.loads((tmp_path / "fitted" / "record.json").read_text())["latency"]
-    assert [row["name"] for row in rows] == ["before", "cut", "pruned"]
+    assert fitted["cut"]["loss"] == pytest.approx(plain["cut"]["loss"])
+    assert fitted["recalibrated"]["loss"] < fitted["cut"]["loss"]
+    assert fitted["recalibrated"]["macs"] == plain["cut"]["macs"]
+    assert "recalibrated" not in plain
+    record = Record.load(tmp_path / "fitted")
+    assert [row.name for row in record.latency] == ["before", "cut", "recalibrated"]
+    (account,) = record.recalibration
+    assert account.samples >= 256 and account.after < account.before
+    assert any(fit.kept and fit.after < fit.before for fit in account.fits)
+    assert not Record.load(tmp_path / "plain").recalibration
+
+
+def test_the_paper_is_a_flag_away(dense: Path, tmp_path: Path) -> None:
+    arguments = ("prune", dense, "--data", "digits", "--target", "macs=2x", "--rows", 2)
+    done(*arguments, "--step", 0.1, "--paper", "--out", tmp_path / "paper")
+    done(*arguments, "--step", 0.1, "--out", tmp_path / "default")
+    paper, default = (
+        applied(model_of(str(tmp_path / name)))[-1].settings for name in ("paper", "default")
+    )
+    assert (paper["rank"], paper["criterion.block"]) == ("score", "member")
+    assert (default["rank"], default["criterion.block"]) == ("score/cost", "group")
+    assert not Record.load(tmp_path / "paper").recalibration
+
+
+def test_c_and_d_start_where_recalibration_ends(dense: Path, tmp_path: Path) -> None:
+    arguments = ("prune", dense, "--data", "digits", "--target", "macs=2x", "--rows", 2)
+    plain = done(*arguments, "--step", 0.1, "--out", tmp_path / "plain")
+    kept = done(*arguments, "--step", 0.1, "--equivalent", "--out", tmp_path / "kept")
+    assert is_equivalent(model_of(str(tmp_path / "kept")))
+    assert kept["recalibrated"]["loss"] == pytest.approx(plain["recalibrated"]["loss"], rel=1e-4)
+    judged = done("eval", tmp_path / "kept", "--data", "digits")
+    assert judged["loss"] == pytest.approx(plain["recalibrated"]["loss"], rel=1e-4)
 
 
 def test_tune_merges_and_eval_agrees(half: Path, recipes: Path) -> None:
@@ -70,6 +98,16 @@ def test_run_does_all_of_a_recipe(dense: Path, recipes: Path, tmp_path: Path) ->
     (out / "model.safetensors").unlink()  # as if it had been stopped just before the end
     again = done("run", recipes / "whole.toml", "--model", dense, "--out", out)
     assert again["tuned (EP)"]["loss"] == found["tuned (EP)"]["loss"]
+
+
+def test_a_recipe_may_recalibrate(dense: Path, recipes: Path, tmp_path: Path) -> None:
+    recipe = tmp_path / "recalibrated.toml"
+    whole = (recipes / "whole.toml").read_text()
+    recipe.write_text(whole.replace("rows = 2", "rows = 2\nrecalibrate = 256"))
+    found = done("run", recipe, "--model", dense, "--out", tmp_path / "run")
+    assert found["recalibrated"]["loss"] < found["cut"]["loss"]
+    names = [row.name for row in Record.load(tmp_path / "run").latency]
+    assert names == ["before", "sparse", "cut", "recalibrated", "tuned (EP)"]
 
 
 def test_export_of_a_model_that_is_not_merged(half: Path, tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ def test_the_demo_does_the_main_job(tmp_path: Path) -> None:
             assert factor <= whole["macs"] / own["macs"] <= factor * 1.006
             assert own["top1"] > models[f"{name}, not tuned"]["top1"]
             assert own["bytes"] < whole["bytes"]
+        assert models[f"{name}, recalibrated"]["top1"] > models[f"{name}, not tuned"]["top1"]
     assert any("loaded again" in check for check in told["checks"])
     assert told["CPU seconds"] < 240
     page = tmp_path / "runs" / "demo" / "report.html"

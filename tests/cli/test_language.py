@@ -50,7 +50,7 @@ def test_prune_in_one_command(
     data, out = f"text:{folder}/tale.txt,length=20,row=16", tmp_path / "smaller"
     target = "params[blocks]=80%"
     said = done("prune", f"hf:{folder}", "--data", data, "--target", target, "--out", out)
-    before, pruned = said["before"], said["pruned"]
+    before, pruned = said["before"], said["recalibrated"]
     assert pruned["params"] < before["params"] and pruned["perplexity"] > 1
     assert said["cut"]["params"] == pruned["params"]
     hf = import_transformers()

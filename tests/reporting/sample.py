@@ -9,9 +9,11 @@ from obc.reporting.record import (
     Environment,
     Epoch,
     Figure,
+    Fit,
     Heat,
     Latency,
     Point,
+    Recalibrated,
     Record,
     Scores,
     Step,
@@ -86,6 +88,20 @@ def full(word: str = "{}") -> Record:
                 values=[[1.0 / (1 + abs(i - j)) for i in range(6)] for j in range(6)],
                 block=3,
                 note=say("2 filters"),
+            )
+        ],
+        recalibration=[
+            Recalibrated(
+                plan=say("2x"),
+                samples=512,
+                kept=True,
+                before=0.6,
+                after=0.02,
+                fits=[
+                    Fit(name=say("layer1.0.conv2.weight"), before=0.4, after=0.05, kept=True),
+                    Fit(name=say("fc.weight"), before=1.2, after=0.3, kept=True),
+                    Fit(name=say("embedding.weight"), note=say("shared")),
+                ],
             )
         ],
         tuning=[

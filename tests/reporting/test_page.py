@@ -11,7 +11,6 @@ import pytest
 
 import obc
 from obc import ObcError
-from obc.reporting import page as module
 from obc.reporting.figures import comparison_charts
 from obc.reporting.page import page, report
 from obc.reporting.record import FILE, Curve, Latency, Point, Record, Scores, Step
@@ -24,6 +23,7 @@ PARTS = {
     "warnings": ("warnings", "Warnings"),
     "latency": ("latency", "Models"),
     "widths": ("widths", "Widths"),
+    "recalibration": ("errors", "Recalibration"),
     "tuning": ("tuning", "Tuning"),
     "steps": ("steps", "Planning"),
     "scores": ("scores", "Scores"),
@@ -88,10 +88,12 @@ def test_no_word_of_the_record_is_markup() -> None:
 
 
 def test_without_escaping_that_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    def careless(**options: Any) -> jinja2.Environment:
-        return jinja2.Environment(**{**options, "autoescape": False})
+    careful = jinja2.Environment
 
-    monkeypatch.setattr(module, "Environment", careless)
+    def careless(**options: Any) -> jinja2.Environment:
+        return careful(**{**options, "autoescape": False})
+
+    monkeypatch.setattr(jinja2, "Environment", careless)
     assert "<script>alert('layer3.2.conv2')</script>" in page(full(HOSTILE))
 
 

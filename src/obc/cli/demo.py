@@ -24,6 +24,7 @@ from obc.disk.claim import claimed
 from obc.experiments import comparison as compare
 from obc.reporting import fill
 from obc.tasks import resolve
+from obc.tasks.recalibration import recalibrate_for
 
 DENSE = obc.Recipe(
     lr=0.1, weight_decay=5e-4, schedule="cosine", epochs=8, batch_size=64, warmup_epochs=1
@@ -42,7 +43,7 @@ def demo(
     ] = Path("runs/demo"),
     seed: Seed = 0,
 ) -> Result:
-    """Train a small ResNet on digits, compare criteria, prune, tune, export, report.
+    """Train a small ResNet on digits, compare criteria, prune, recalibrate, tune, export, report.
 
     Takes two minutes or so, and no download, GPU or display. Stopped, it goes on.
 
@@ -111,7 +112,7 @@ class _Demo:
         self.out.say(comparison_table("Pruned without tuning", cell, curves, metric))
 
     def prune(self) -> None:
-        """One run of the Jacobian Criterion, a plan for each target."""
+        """One run of the Jacobian Criterion, a plan for each target; cut, then recalibrated."""
         with self.out.doing("planning by the Jacobian Criterion"):
             plans = obc.plan(
                 self.model,
@@ -132,6 +133,12 @@ class _Demo:
             error = obc.verify(self.model, pruned, plan, self.example)
             self.checks[f"{name}: the cut model is the masked original"] = f"to {error:.0e}"
             seen[len(plan.history)] = self._measure(f"{name}, not tuned", pruned)
+            with self.out.doing(f"recalibrating at {name}"):
+                account = recalibrate_for(
+                    self.task, pruned, self.model, batch_size=BATCH, seed=self.seed
+                )
+            self.record.recalibration.append(fill.recalibration(account, name))
+            self._measure(f"{name}, recalibrated", pruned)
         recording.add_pruning(
             self.record, self.model, self.task, BATCH, self.plans, CRITERIA[1:], seen
         )
@@ -183,9 +190,17 @@ class _Demo:
         whole, best = self.rows[0], {m.name: m for m in self.rows}
         for name in TARGETS:
             tuned = best[f"{name}, EP"].evaluation
-            before, naive = (m.evaluation.value for m in (whole, best[f"{name}, naive"]))
             text = tuned.metric.text
-            note = f"{text(before)} before, {text(naive)} tuned naively"
+            stages = [(whole, "whole")]
+            stages += [
+                (best[f"{name}, {way}"], words)
+                for way, words in (
+                    ("not tuned", "cut"),
+                    ("recalibrated", "recalibrated"),
+                    ("naive", "tuned naively"),
+                )
+            ]
+            note = " → ".join(f"{text(m.evaluation.value)} {words}" for m, words in stages)
             self.record.figures.append(recording.quality(tuned, note, f"at {name} fewer MACs"))
         self.record.latency = [m.row for m in self.rows]
         self.record.warnings = list(self.out.notes)

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import copy
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
 from obc.cli import recording
 from obc.cli.inputs import example_of
 from obc.cli.measure import Measured, measured, models_table, plain
 from obc.cli.output import Output, Result
+from obc.equivalent.apply import apply
+from obc.files.folder import TENSORS
+from obc.files.saving import save
 from obc.planning.planner import plan as make_plan
 from obc.plans.plan import Plan
-from obc.recalibration.recalibrate import recalibrate
+from obc.reporting import fill
 from obc.reporting.page import report
 from obc.reporting.record import Record
-from obc.running.forward import arguments
+from obc.tasks.recalibration import recalibrate_for
 from obc.tasks.task import Task
 from obc.tuning.recipe import Recipe
 from obc.tuning.trainer import Tuned, finetune
@@ -36,10 +39,9 @@ class Job:
     def __post_init__(self) -> None:
         self.example = example_of(self.model, self.task)
 
-    def measure(self, name: str, saved: bool = False) -> Measured:
+    def measure(self, name: str) -> Measured:
         with self.out.doing(f"evaluating: {name}"):
-            place = self.folder if saved else None
-            return measured(name, self.model, self.task, self.example, place)
+            return measured(name, self.model, self.task, self.example)
 
     def plan(self, batch_size: int, **settings: Any) -> Plan:
         with self.out.doing("planning"):
@@ -53,18 +55,50 @@ class Job:
             )
             return plan
 
-    def recalibrate(self, whole: nn.Module, batch_size: int, samples: int, seed: int) -> None:
-        """Fit what stays to what the whole model computes."""
+    def cut(
+        self,
+        record: Record,
+        plan: Plan,
+        *,
+        equivalent: bool,
+        samples: int,
+        batch_size: int,
+        seed: int,
+    ) -> list[Measured]:
+        """Cut the model, recalibrate it, attach C and D where these are to be tuned.
 
-        def call(model: nn.Module, batch: Any) -> Any:
-            args, kwargs = arguments(self.task.inputs(batch))
-            return model(*args, **kwargs)
+        Args:
+            record: gets the account of the recalibration.
+            plan: says what goes.
+            equivalent: keep every connection; C and D start where recalibration ends.
+            samples: to recalibrate with; 0 leaves the cut as it is.
+            batch_size: of these samples.
+            seed: of everything that is drawn.
+        """
+        whole = copy.deepcopy(self.model)
+        apply(self.model, plan, equivalent=equivalent and not samples)
+        rows = [self.measure("cut")]
+        if samples:
+            with self.out.doing("recalibrating"):
+                account = recalibrate_for(
+                    self.task,
+                    self.model,
+                    whole,
+                    samples=samples,
+                    batch_size=batch_size,
+                    seed=seed,
+                )
+            self.out.say(account.summary())
+            record.recalibration.append(fill.recalibration(account))
+            if equivalent:
+                self.model = apply(whole, plan, equivalent=True, init=self.model)
+            rows.append(self.measure("recalibrated"))
+        return rows
 
-        with self.out.doing("recalibrating"), torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            batches = self.task.calibration(min(batch_size, samples))
-            account = recalibrate(self.model, whole, batches, call=call, samples=samples, seed=seed)
-        self.out.say(account.summary())
+    def save(self, row: Measured) -> Measured:
+        """Save the model; its row with the size of the file."""
+        save(self.model, self.folder)
+        return replace(row, size=(self.folder / TENSORS).stat().st_size)
 
     def tune(self, name: str, recipe: Recipe, **options: Any) -> Tuned:
         with self.out.doing(name):
@@ -72,7 +106,7 @@ class Job:
 
     def finish(self, record: Record, rows: list[Measured]) -> Result:
         """Write the record and say what came of it."""
-        recording.add_figures(record, rows[0], rows[-1])
+        recording.add_figures(record, rows)
         record.latency = [m.row for m in rows]
         record.warnings = list(self.out.notes)
         record.save(self.folder)

@@ -27,10 +27,9 @@ from obc.cli.job import Job
 from obc.cli.output import Output, Result
 from obc.disk.claim import claimed
 from obc.disk.writing import write
-from obc.equivalent.apply import apply
 from obc.errors import ObcError
 from obc.files.reference import reference
-from obc.files.saving import save
+from obc.planning.planner import by_blocks
 from obc.planning.quality import Quality
 from obc.reporting import fill
 from obc.search.estimate import estimate as run_estimate
@@ -75,7 +74,8 @@ def prune(
     ] = False,
     scope: Annotated[str, typer.Option(help="global, local or isomorphic.")] = "global",
     rank: Annotated[
-        str | None, typer.Option(help="score or score/cost; the latter to keep a quality.")
+        str | None,
+        typer.Option(help="score or score/cost; by default score/cost for the jacobian criterion."),
     ] = None,
     minimise: Annotated[
         str, typer.Option(help="For a quality to keep: macs, params, channels, memory or latency.")
@@ -88,12 +88,20 @@ def prune(
         int | None,
         typer.Option(
             "--recalibrate",
-            min=0,
+            min=1,
             help="Samples from which what stays learns to take over; 512, of text 64.",
         ),
     ] = None,
     no_recalibrate: Annotated[
-        bool, typer.Option("--no-recalibrate", help="Leave the cut as it is, as the paper does.")
+        bool, typer.Option("--no-recalibrate", help="Leave the cut as it is.")
+    ] = False,
+    paper: Annotated[
+        bool,
+        typer.Option(
+            "--paper",
+            help="The paper's own procedure: a channel's score is the sum over its layers, not "
+            "divided by cost, and nothing is recalibrated.",
+        ),
     ] = False,
     estimate: Annotated[
         bool, typer.Option("--estimate", help="Only say how many steps, rows and seconds it takes.")
@@ -104,7 +112,7 @@ def prune(
 ) -> Result:
     """Prune a model to a target: plan, cut, check, recalibrate, evaluate, save.
 
-    With --equivalent, which is for tuning, nothing is recalibrated.
+    With --equivalent, which is for tuning, C and D start where recalibration ends.
 
     Example: obc prune runs/dense --data digits --target macs=2x --out runs/half
 
@@ -125,6 +133,7 @@ def prune(
         "pace": pace,
         "sites": sites,
         "uniform": uniform or None,
+        "rank": rank,
         "batch_size": batch_size,
         "samples": samples,
     }
@@ -138,13 +147,14 @@ def prune(
         **{name: value for name, value in options.items() if value is not None},
     }
     batch_size, samples = settings.pop("batch_size"), settings.pop("samples")
+    if paper and criterion == "jacobian":
+        settings = {"block": "member", "rank": "score", **settings}
+    settings = by_blocks(settings)
     facts = {"command": "prune", "model": model, "weights": weights, "data": data, "task": task}
-    samples = 0 if no_recalibrate or equivalent else samples
+    samples = 0 if no_recalibrate or paper else samples
     promised = Quality.written(target)
     if promised and equivalent:
         raise ObcError(f"{target} is judged without tuning, and --equivalent is for tuning")
-    if rank is not None or not promised:
-        settings["rank"] = rank or "score"
     if promised:
         settings["minimise"] = minimise
         batch_size = min(batch_size, samples or batch_size)  # as recalibration takes them
@@ -160,20 +170,22 @@ def prune(
         plan = job.plan(batch_size, **settings, **quality)
         out.say(*plan.notes)
         whole = copy.deepcopy(net)
-        apply(net, plan, equivalent=equivalent)
-        stages = [before]
-        if samples:
-            stages.append(job.measure("cut"))
-            job.recalibrate(whole, batch_size, samples, seed)
-        save(net, folder)
-        after = job.measure("pruned", saved=True)
+        stages = job.cut(
+            record,
+            plan,
+            equivalent=equivalent,
+            samples=samples,
+            batch_size=batch_size,
+            seed=seed,
+        )
+        stages[-1] = job.save(stages[-1])
         if plan.promise is not None:
             out.say(plan.frontier(), f"promised: {plan.promise}")
             record.frontier = fill.frontier(plan)
             write(folder / "frontier.csv", lambda aside: aside.write_text(plan.frontier().csv()))
-        seen = {0: before, len(plan.history): after}
+        seen = {0: before, len(plan.history): stages[-1]}
         recording.add_pruning(record, whole, purpose, batch_size, {target: plan}, [criterion], seen)
-        return job.finish(record, [*stages, after])
+        return job.finish(record, [before, *stages])
 
 
 def _estimated(

@@ -40,11 +40,13 @@ def begin(title: str, model: nn.Module, task: Task, seed: int) -> Record:
     )
 
 
-def add_figures(record: Record, before: Measured, after: Measured) -> None:
-    """The summary: what there was, and what is left."""
-    was = before.evaluation
+def add_figures(record: Record, rows: Sequence[Measured]) -> None:
+    """The summary: what there was, what is left, and the quality on the way."""
+    before, after = rows[0], rows[-1]
+    text = after.evaluation.metric.text
+    way = " → ".join(f"{text(m.evaluation.value)} {m.name}" for m in rows[:-1])
     record.figures += [
-        quality(after.evaluation, f"{was.metric.text(was.value)} before"),
+        quality(after.evaluation, way),
         Figure(name="MACs", value=_times(before.macs, after.macs), note="fewer"),
         Figure(name="parameters", value=_times(before.params, after.params), note="fewer"),
         Figure(
@@ -94,15 +96,25 @@ def add_pruning(
     record.steps = fill.steps(last, {n: m.evaluation for n, m in measured.items()})
     seed, rows = record.seed or 0, int(last.settings.get("rows") or 1)
     assert last.before is not None and last.after is not None
-    share = 1 - last.after.channels / last.before.channels
+    # Where a score is divided by cost, no one score parts what goes from what stays.
+    by_score = last.settings.get("rank", "score") == "score"
+    share = 1 - last.after.channels / last.before.channels if by_score else None
     for name in criteria:
-        saliency = score(model, sites, _first(task, batch_size, rows, seed), task.loss, name)
+        batches = _first(task, batch_size, rows, seed)
+        saliency = score(model, sites, batches, task.loss, name, **_block(last, name))
         finite = {site: values[values.isfinite()] for site, values in saliency.items()}
         record.scores.append(fill.scores(name, finite, share))
     layer = _middle(sites)
     if layer is not None:
         batches = _first(task, batch_size, _HEAT_ROWS, seed)
         record.heats.append(fill.heat(model, batches, task.loss, layer))
+
+
+def _block(plan: Plan, criterion: str) -> dict[str, Any]:
+    """The blocks by which a plan scored, if this was its criterion."""
+    name = "criterion.block"
+    planned = criterion == plan.settings.get("criterion") and name in plan.settings
+    return {"block": plan.settings[name]} if planned else {}
 
 
 def _first(task: Task, batch_size: int, count: int, seed: int) -> list[Any]:

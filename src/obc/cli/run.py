@@ -23,9 +23,7 @@ from obc.cli.job import Job
 from obc.cli.output import Output, Result
 from obc.cli.tune import recipe_and_task
 from obc.disk.claim import claimed
-from obc.equivalent.apply import apply
 from obc.errors import ObcError
-from obc.files.saving import save
 from obc.reporting import fill
 from obc.tuning.recipe import Recipe
 from obc.tuning.sparse import sparsify
@@ -90,14 +88,20 @@ def _run(job: Job, recipe: Recipe, name: str) -> Result:
         seed=recipe.seed,
     )
     whole = copy.deepcopy(net)
-    apply(net, plan, equivalent=pruning.equivalent)
-    rows.append(job.measure("pruned"))
+    measured = {0: rows[-1]}
+    rows += job.cut(
+        record,
+        plan,
+        equivalent=pruning.equivalent,
+        samples=pruning.recalibrate,
+        batch_size=pruning.batch_size,
+        seed=recipe.seed,
+    )
+    measured[len(plan.history)] = rows[-1]
     tuned = job.tune("tuning", recipe, teacher=teacher)
-    save(net, job.folder)
     way = "EP" if pruning.equivalent else "naive"
     record.tuning.append(fill.tuning(way, tuned, pruning.target))
-    rows.append(job.measure(f"tuned ({way})", saved=True))
-    seen = {0: rows[-3], len(plan.history): rows[-2]}
+    rows.append(job.save(job.measure(f"tuned ({way})")))
     plans, criteria = {pruning.target: plan}, [pruning.criterion]
-    recording.add_pruning(record, whole, job.task, pruning.batch_size, plans, criteria, seen)
+    recording.add_pruning(record, whole, job.task, pruning.batch_size, plans, criteria, measured)
     return job.finish(record, rows)

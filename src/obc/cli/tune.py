@@ -16,7 +16,6 @@ from obc.cli.output import Output, Result
 from obc.disk.claim import claimed
 from obc.errors import ObcError
 from obc.files.reference import reference
-from obc.files.saving import save
 from obc.reporting import fill
 from obc.tasks.task import Task
 from obc.tuning.recipe import Recipe
@@ -56,9 +55,8 @@ def tune(
             named = not Path(teacher).is_dir()
             asked = model_of(teacher, purpose, pretrained=named)
         tuned = job.tune("tuning", chosen, teacher=asked)
-        save(net, place)
         record.tuning = [fill.tuning("tuned", tuned)]
-        return job.finish(record, [before, job.measure("tuned", saved=True)])
+        return job.finish(record, [before, job.save(job.measure("tuned"))])
 
 
 def recipe_and_task(

@@ -31,7 +31,7 @@ def apply(
     optimizer: torch.optim.Optimizer | None = None,
     example: Any = None,
     equivalent: bool = False,
-    init: Literal["identity", "recalibrated"] = "identity",
+    init: Literal["identity", "recalibrated"] | nn.Module = "identity",
     batches: Iterable[Any] = (),
 ) -> nn.Module:
     """Remove what the plan removes, in place, and return the model.
@@ -46,7 +46,8 @@ def apply(
         example: an input to run the model on, in place of the plan's.
         equivalent: keep every connection in C and D while the model is tuned.
         init: C and D start as the kept rows of the identity; with "recalibrated", the full
-            weights are changed at what is kept, so that Ŵ starts where `obc.recalibrate` ends.
+            weights are changed at what is kept, so that Ŵ starts where `obc.recalibrate` ends;
+            with a model that was cut by this plan and recalibrated, so that Ŵ starts there.
         batches: what to recalibrate with, as for `obc.recalibrate`.
 
     >>> from obc import trace
@@ -62,7 +63,7 @@ def apply(
     first the same as the cut ones; `obc.merge` folds them when tuning is done.
     """
     _check(model, equivalent, init, optimizer)
-    fitted = _recalibrated(model, plan, example, batches) if init == "recalibrated" else None
+    fitted = _fitted(model, plan, example, init, batches)
     if not equivalent:
         return slicing.apply(model, plan, optimizer=optimizer, example=example)
     before = Snapshot(model)
@@ -84,13 +85,13 @@ def apply(
     return model
 
 
-def _check(model: nn.Module, equivalent: bool, init: str, optimizer: Any) -> None:
+def _check(model: nn.Module, equivalent: bool, init: str | nn.Module, optimizer: Any) -> None:
     check_model(model)
     if is_equivalent(model):
         raise ObcError("the model holds factors of an equivalent pruning; obc.merge(model) first")
-    if init not in ("identity", "recalibrated"):
+    if isinstance(init, str) and init not in ("identity", "recalibrated"):
         raise ObcError(f"no init named '{init}'; there are identity and recalibrated")
-    if init == "recalibrated" and not equivalent:
+    if init != "identity" and not equivalent:
         raise ObcError("init is for equivalent=True; after a plain cut, call obc.recalibrate")
     if equivalent and optimizer is not None:
         raise ObcError(
@@ -99,10 +100,14 @@ def _check(model: nn.Module, equivalent: bool, init: str, optimizer: Any) -> Non
         )
 
 
-def _recalibrated(
-    model: nn.Module, plan: Plan, example: Any, batches: Iterable[Any]
-) -> tuple[nn.Module, Origins]:
+def _fitted(
+    model: nn.Module, plan: Plan, example: Any, init: str | nn.Module, batches: Iterable[Any]
+) -> tuple[nn.Module, Origins] | None:
     """The model cut naively and recalibrated, and where its elements were."""
+    if init == "identity":
+        return None
+    if isinstance(init, nn.Module):
+        return init, Origins(init, model, example)
     cut = slicing.apply(copy.deepcopy(model), plan, example=example)
     recalibrate(cut, model, batches, example=example)
     return cut, Origins(cut, model, example)

@@ -11,7 +11,17 @@ import numpy as np
 
 from obc.reporting.axes import short
 from obc.reporting.charts import Chart, Line, Style, histogram, lines, styles
-from obc.reporting.record import Curve, Heat, Judged, Record, Scores, Step, Tuning
+from obc.reporting.record import (
+    Curve,
+    Fit,
+    Heat,
+    Judged,
+    Recalibrated,
+    Record,
+    Scores,
+    Step,
+    Tuning,
+)
 from obc.tasks.evaluation import Metric
 
 _INK = (42, 120, 214)  # --c1; the map's strength is in its alpha, so that any background shows
@@ -21,10 +31,10 @@ REMOVED = (("channels", "channels"), ("params", "parameters"), ("macs", "MACs"))
 
 @dataclass(frozen=True)
 class Inner:
-    """The bar of one plan, in per cent of the longest; plans have shades 1 to 4 of one colour."""
+    """A bar in another, in per cent of the longest; there are shades 1 to 4 of one colour."""
 
-    plan: str
-    width: int
+    name: str
+    value: str
     share: float
     shade: int
 
@@ -62,12 +72,61 @@ def widths(record: Record) -> list[Bars]:
             str(before),
             100 * before / longest,
             [
-                Inner(plan, after[name], 100 * after[name] / longest, min(number, 4))
+                Inner(plan, str(after[name]), 100 * after[name] / longest, min(number, 4))
                 for number, (plan, after) in enumerate(found.after.items(), 1)
             ],
         )
         for name, before in found.before.items()
     ]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Errors:
+    """The errors of one recalibration by layer, those of the outputs last, and what was left."""
+
+    plan: str
+    lead: str
+    rows: list[Bars]
+    alone: list[str]
+
+
+def errors(recalibrated: Sequence[Recalibrated]) -> list[Errors]:
+    """Each weight's error when it was cut, and after it was fitted."""
+    return [
+        Errors(
+            account.plan,
+            _outcome(account),
+            _error_bars(account),
+            [f"{fit.name}: {fit.note}" for fit in account.fits if not fit.kept and fit.note],
+        )
+        for account in recalibrated
+    ]
+
+
+def _outcome(account: Recalibrated) -> str:
+    if not account.kept:
+        return "No better on held-out samples: the model was left as it was."
+    changed = sum(fit.kept for fit in account.fits)
+    return f"{changed} of {len(account.fits)} weights refitted on {account.samples} samples."
+
+
+def _error_bars(account: Recalibrated) -> list[Bars]:
+    outputs = Fit(name="outputs of the model", before=account.before, after=account.after)
+    pairs = [
+        (fit.name, fit.before, fit.after)
+        for fit in (*account.fits, outputs)
+        if fit.before is not None and fit.after is not None
+    ]
+    longest = max((max(before, after) for _, before, after in pairs), default=0.0) or 1.0
+    return [
+        Bars(
+            name,
+            f"{before:.2g}",
+            100 * before / longest,
+            [Inner("recalibrated", f"{after:.2g}", 100 * after / longest, 1)],
+        )
+        for name, before, after in pairs
+    ]
 
 
 def step_charts(steps: Sequence[Step], metric: Metric) -> list[Chart]:

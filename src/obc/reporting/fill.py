@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -15,7 +16,19 @@ from torch import Tensor, nn
 
 from obc.errors import ObcError, closest
 from obc.plans.plan import Plan
-from obc.reporting.record import Environment, Epoch, Heat, Judged, Scores, Step, Tuning, Widths
+from obc.recalibration.account import Recalibration
+from obc.reporting.record import (
+    Environment,
+    Epoch,
+    Fit,
+    Heat,
+    Judged,
+    Recalibrated,
+    Scores,
+    Step,
+    Tuning,
+    Widths,
+)
 from obc.running.forward import evaluating
 from obc.tasks.evaluation import Evaluation
 from obc.tracing.sites import Sites
@@ -203,6 +216,32 @@ def _learning(weight: Tensor) -> Iterator[None]:
     finally:
         if weight.is_leaf:
             weight.requires_grad_(was)
+
+
+def recalibration(account: Recalibration, plan: str = "") -> Recalibrated:
+    """The errors by layer from what `obc.recalibrate` returned."""
+    return Recalibrated(
+        plan=plan,
+        samples=account.samples,
+        kept=account.kept,
+        before=_finite(account.before),
+        after=_finite(account.after),
+        fits=[
+            Fit(
+                name=fit.name,
+                before=_finite(fit.before),
+                after=_finite(fit.after),
+                kept=fit.kept,
+                note=fit.note,
+            )
+            for fit in account.fits
+        ],
+    )
+
+
+def _finite(value: float | None) -> float | None:
+    """JSON knows no other numbers."""
+    return value if value is not None and math.isfinite(value) else None
 
 
 def tuning(name: str, tuned: Tuned, plan: str = "") -> Tuning:

@@ -50,6 +50,7 @@ def page(record: Record) -> str:
         made=_made(record),
         table=_table(record.latency, record.metric),
         widths=figures.widths(record),
+        errors=figures.errors(record.recalibration),
         steps=figures.step_charts(record.steps, record.metric),
         frontier=figures.frontier_charts(record.frontier, record.metric),
         scores=figures.score_charts(record.scores),

@@ -125,6 +125,30 @@ class Heat(_Part):
         return self
 
 
+class Fit(_Part):
+    """One weight of a recalibration: its error before and after, as shares of the variance."""
+
+    name: str
+    before: float | None = Field(default=None, ge=0)
+    after: float | None = Field(default=None, ge=0)
+    kept: bool = False
+    note: str = ""
+
+
+class Recalibrated(_Part):
+    """What a recalibration did, in the order in which the weights were fitted.
+
+    Errors are those of held-out samples; `before` and `after` are the network's own outputs'.
+    """
+
+    plan: str = ""
+    samples: Count
+    kept: bool
+    before: float | None = Field(default=None, ge=0)
+    after: float | None = Field(default=None, ge=0)
+    fits: list[Fit] = []
+
+
 class Epoch(_Part):
     """One epoch: mean training loss, quality on the validation data, learning rate."""
 
@@ -229,6 +253,7 @@ class Record(BaseModel):
     steps: list[Step] = []
     scores: list[Scores] = []
     heats: list[Heat] = []
+    recalibration: list[Recalibrated] = []
     tuning: list[Tuning] = []
     comparison: list[Curve] = []
     frontier: list[Judged] = []

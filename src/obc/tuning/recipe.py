@@ -43,6 +43,7 @@ class Prune(_Strict):
     step: Annotated[float, Field(gt=0, lt=1)] = 0.0025  # p: share of all channels per scoring
     ignore: list[str] = []
     equivalent: bool = True  # EP, or naive
+    recalibrate: Annotated[int, Field(ge=0)] = 0  # samples, before tuning; the paper has no such
 
 
 class Sparse(_Strict):
