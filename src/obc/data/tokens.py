@@ -10,14 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from obc.data.images import positions, shuffled
+from obc.data.sources import Samples
 from obc.errors import ObcError
 
 UNSCORED = -100  # a label that no loss counts, as in torch and transformers
 _TOKENS = 8192  # of one batch of an evaluation
 
 
-class Windows:
+class Windows(Samples):
     """Windows of a row of tokens, as batches of (ids, labels); a source of a task's data.
 
     Window i begins at token i · stride. A label says which token counts: each is predicted once,
@@ -58,6 +58,7 @@ class Windows:
             )
         rows = tokens.long().unfold(-1, length, step).reshape(-1, length)
         self.ids = rows if limit is None else rows[:limit]
+        super().__init__(self.ids)
         self.labels = self.ids.clone()
         self.labels[:, : max(1, length - step)] = UNSCORED
         if tokens.ndim == 1:
@@ -67,42 +68,15 @@ class Windows:
         covered = (len(self.ids) - 1) * step + length
         self.rest = tokens.shape[-1] - covered if tokens.ndim == 1 else 0
 
-    def __len__(self) -> int:
-        return len(self.ids)
-
-    def count(self, size: int, world: int = 1) -> int:
-        """Whole batches only."""
-        if size % world:
-            raise ObcError(f"a batch of {size} cannot be shared by {world} processes")
-        if size > len(self):
-            raise ObcError(f"a batch of {size} is more than the {len(self)} windows there are")
-        return len(self) // size
-
-    def train(
-        self,
-        size: int,
-        *,
-        seed: int = 0,
-        epoch: int = 0,
-        start: int = 0,
-        rank: int = 0,
-        world: int = 1,
-    ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Shuffled by seed and epoch."""
-        order = shuffled(len(self), seed, epoch)
-        for number in range(start, self.count(size, world)):
-            yield self._batch(order[number * size + rank : (number + 1) * size : world])
-
     def test(
         self, size: int = 256, *, rank: int = 0, world: int = 1, half: int | None = None
-    ) -> Iterator[tuple[Tensor, Tensor]]:
+    ) -> Iterator[Any]:
         """In order, as many at a time as make some thousand tokens."""
-        share = positions(len(self), half)[rank::world]
-        for part in share.split(min(size, max(1, _TOKENS // self.length))):
-            yield self._batch(part)
+        size = min(size, max(1, _TOKENS // self.length))
+        return super().test(size, rank=rank, world=world, half=half)
 
-    def _batch(self, at: Tensor) -> tuple[Tensor, Tensor]:
-        return self.ids[at], self.labels[at]
+    def _batches(self, picks: list[Tensor]) -> Iterator[Any]:
+        return ((self.ids[at], self.labels[at]) for at in picks)
 
     def described(self) -> dict[str, Any]:
         """What a run is recognised by."""

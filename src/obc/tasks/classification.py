@@ -95,21 +95,8 @@ class Classification(Task):
         return 100 * top1 / count, 100 * top5 / count, loss / count
 
     def distance(self, student: Any, teacher: Any, temperature: float) -> Tensor:
-        """T² · KL(softmax(teacher / T) ‖ softmax(student / T)) (Hinton et al., 2015).
-
-        T² keeps the gradient's size whatever the temperature.
-
-        >>> logits = torch.tensor([[1.0, 2.0]])
-        >>> Classification().distance(logits, logits, 4.0)
-        tensor(0.)
-        """
-        divergence = F.kl_div(
-            F.log_softmax(logits_of(student) / temperature, 1),
-            F.log_softmax(logits_of(teacher) / temperature, 1),
-            reduction="batchmean",
-            log_target=True,
-        )
-        return temperature**2 * divergence
+        """The divergence of the teacher's and the student's classes."""
+        return divergence(logits_of(student), logits_of(teacher), temperature)
 
     def changed(self, **options: Any) -> Classification:
         """With a recipe's augmentation and label smoothing."""
@@ -170,6 +157,24 @@ class Classification(Task):
                 raise ObcError(f"the model knows {known} classes, the data has {there}")
         elif labels.ndim == 1 and len(labels) and int(labels.max()) >= known:
             raise ObcError(f"the model knows {known} classes, but a label is {int(labels.max())}")
+
+
+def divergence(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
+    """T² · KL(softmax(teacher / T) ‖ softmax(student / T)), mean over rows (Hinton et al., 2015).
+
+    T² keeps the gradient's size whatever the temperature.
+
+    >>> logits = torch.tensor([[1.0, 2.0]])
+    >>> divergence(logits, logits, 4.0)
+    tensor(0.)
+    """
+    kl = F.kl_div(
+        F.log_softmax(student / temperature, 1),
+        F.log_softmax(teacher / temperature, 1),
+        reduction="batchmean",
+        log_target=True,
+    )
+    return temperature**2 * kl
 
 
 def logits_of(output: Any) -> Tensor:

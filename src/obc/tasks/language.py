@@ -17,7 +17,7 @@ from obc.errors import ObcError
 from obc.models.resolver import library, options_of
 from obc.running.forward import evaluating
 from obc.running.timing import race
-from obc.tasks.classification import logits_of
+from obc.tasks.classification import divergence, logits_of
 from obc.tasks.evaluation import Metric
 from obc.tasks.task import Task, device_of
 
@@ -158,11 +158,8 @@ class Language(Task):
 
     def distance(self, student: Any, teacher: Any, temperature: float) -> Tensor:
         """T² · KL(softmax(teacher / T) ‖ softmax(student / T)), the mean over all positions."""
-        ours, theirs = (logits_of(x).flatten(0, -2) / temperature for x in (student, teacher))
-        divergence = F.kl_div(
-            F.log_softmax(ours, 1), F.log_softmax(theirs, 1), reduction="batchmean", log_target=True
-        )
-        return temperature**2 * divergence
+        ours, theirs = (logits_of(x).flatten(0, -2) for x in (student, teacher))
+        return divergence(ours, theirs, temperature)
 
     def speed(self, model: nn.Module) -> dict[str, float]:
         """Tokens per second: of a row at once, and one after another with a KV cache."""
