@@ -110,6 +110,21 @@ def test_resnet(residual: bool | None) -> None:
     assert residual is None or account.residual == residual
 
 
+def test_which_targets_do_better_is_tried_on_a_quarter() -> None:
+    net = small_resnet()
+    small = cut(net, torch.zeros(1, 1, 8, 8))
+    run = []
+
+    def call(model: nn.Module, batch: Tensor) -> Tensor:
+        run.append(len(batch) if model.conv1.weight is net.conv1.weight else 0)
+        return model(batch)
+
+    x = vectors(512, 1, 8, 8)
+    obc.recalibrate(small, net, x.split(64), call=call)
+    # One batch is written down, a quarter is run with and without sums, then all of it.
+    assert sum(run) == 64 + 2 * 128 + 512
+
+
 class Block(nn.Module):
     """A stem, and a branch that is added to it."""
 

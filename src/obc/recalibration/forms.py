@@ -2,14 +2,15 @@
 
 Each form brings one operator to y[g] = W[g] u[g] + b[g], for groups g: the weight as a matrix
 [groups, outputs, inputs], and at any positions of the output what was read there, u, and what was
-put out. A convolution reads patches (im2col); a scaling, as in a norm layer, has a group of one
-input and one output for each channel.
+put out. A convolution reads patches (im2col), channels last; a scaling, as in a norm layer, has a
+group of one input and one output for each channel.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 
 import torch
@@ -145,27 +146,48 @@ class Convolution(Form):
 
     def matrix(self, weight: Tensor) -> Tensor:
         w = weight.reshape(self.groups, -1, *weight.shape[1:])
-        return (w.transpose(1, 2) if self.transposed else w).flatten(3).flatten(2)
+        w = (w.transpose(1, 2) if self.transposed else w).flatten(3)
+        return w.transpose(2, 3).flatten(2)
 
     def weight(self, matrix: Tensor) -> Tensor:
-        w = matrix.reshape(self.groups, self.outputs, -1, *self.kernel)
+        w = matrix.reshape(self.groups, self.outputs, prod(self.kernel), -1).transpose(2, 3)
+        w = w.reshape(*w.shape[:3], *self.kernel)
         return (w.transpose(1, 2) if self.transposed else w).flatten(0, 1)
 
     def rows(self, index: Tensor) -> Tensor:
         batch, *at = torch.unravel_index(index, self.places)
         dims = len(self.kernel)
+        where = [batch.view([-1] + [1] * dims)]
         inside = torch.ones((), dtype=torch.bool, device=index.device)
-        where = []
         for d, position in enumerate(at):
             i, valid = self._read(d, position)
             shape = [len(index)] + [1] * dims
             shape[d + 1] = self.kernel[d]
             where.append(i.view(shape))
             inside = inside & valid.view(shape)
-        x = self.input.movedim(1, -1)
-        at_once = (batch.view([-1] + [1] * dims), *where)
-        u = x[at_once] * inside.unsqueeze(-1)
-        return u.movedim(-1, 1).reshape(len(index), self.groups, -1).transpose(0, 1)
+        # Channels side by side are read far faster, once all of the input has been turned.
+        if 2 * inside.numel() > self._turned.shape[:-1].numel():
+            u = self._side_by_side.flatten(0, -2).index_select(0, self._number(where))
+        else:
+            u = self._turned[tuple(where)]
+        u = u.view(*inside.shape, -1).mul_(inside.unsqueeze(-1))
+        u = u.reshape(len(index), prod(self.kernel), self.groups, -1)
+        return u.permute(2, 0, 1, 3).flatten(2)
+
+    @property
+    def _turned(self) -> Tensor:
+        return self.input.movedim(1, -1)
+
+    @cached_property
+    def _side_by_side(self) -> Tensor:
+        return self._turned.contiguous()
+
+    def _number(self, where: Sequence[Tensor]) -> Tensor:
+        """Pixels by the order that they have in memory."""
+        number = torch.zeros_like(where[0])
+        for i, size in zip(where, self._turned.shape, strict=False):
+            number = number * size + i
+        return number.flatten()
 
     def _read(self, d: int, position: Tensor) -> tuple[Tensor, Tensor]:
         """Along one dimension: what each element of the kernel reads, and whether it is inside."""

@@ -20,7 +20,7 @@ from obc.recalibration.operators import Key
 from obc.recalibration.origins import Origins
 from obc.recalibration.outcome import Outcome, held_outputs
 from obc.recalibration.recording import Reader, Recording
-from obc.recalibration.rows import Portion, portions
+from obc.recalibration.rows import Portion, portions, quarter
 from obc.running.forward import evaluating
 from obc.running.modules import named_tensors
 from obc.running.processes import Group
@@ -59,7 +59,7 @@ class Procedure:
         self._twins: dict[tuple[str, int], nn.Module] = {}
 
     def run(self, source: str, residual: bool | None) -> Recalibration:
-        """Fit all that can be, once with and once without residual sums unless told which."""
+        """Fit all that can be, with or without residual sums, or what does better if not told."""
         best: Recalibration | None = None
         values: Written = []
         with self._aside():
@@ -151,13 +151,15 @@ class Procedure:
         if source == "original":
             norms = [layer for layer in self._layers if layer.reader.statistics is not None]
             fits = self._streamed([y for y in self._layers if y.reader.statistics is None])
-            yield self._account(fits, *self._front_to_back([], False))
+            yield self._account(fits, *self._front_to_back([], self._mine, False))
             if norms:
                 # Layers that were not fitted on each other leave norms other variances.
-                yield self._account(fits, *self._front_to_back(norms, False, measure=True))
+                yield self._account(
+                    fits, *self._front_to_back(norms, self._mine, False, measure=True)
+                )
             return
         sums = self._shortcuts["original"].keys() & self._shortcuts["pruned"].keys()
-        wishes = (True, False) if residual is None else (residual,)
+        wishes = [False] if not sums else [True, False] if residual is None else [residual]
         # Behind a fitted layer, statistics measured again gain nothing, and cost as much as a fit.
         behind = {id(y.reader.norm.mean) for y in self._layers if y.reader.norm is not None}
         layers = [
@@ -165,9 +167,20 @@ class Procedure:
             for layer in self._layers
             if layer.reader.statistics is None or id(layer.reader.statistics.mean) not in behind
         ]
-        for wish in wishes if sums else (False,):
-            yield self._account([], *self._front_to_back(layers, wish), wish)
+        first = quarter(self._portions)
+        if len(wishes) > 1 and first:
+            wishes = [self._tried(layers, [p for p in self._mine if p.number < first])]
+        for wish in wishes:
+            yield self._account([], *self._front_to_back(layers, self._mine, wish), wish)
             self._draft.take_back()
+
+    def _tried(self, layers: Sequence[Layer], mine: Sequence[Portion]) -> bool:
+        """Whether residual sums do better as targets, by some of the batches alone."""
+        errors = []
+        for wish in (True, False):
+            errors.append(self._front_to_back(layers, mine, wish)[2])
+            self._draft.take_back()
+        return errors[0] <= errors[1]
 
     def _account(
         self, first: list[Fit], fits: list[Fit], before: float, after: float, residual: bool = False
@@ -177,25 +190,33 @@ class Procedure:
         return Recalibration(every, before, after, residual, kept, self._portions[0].total)
 
     def _front_to_back(
-        self, layers: Sequence[Layer], residual: bool, measure: bool = False
+        self,
+        layers: Sequence[Layer],
+        mine: Sequence[Portion],
+        residual: bool,
+        measure: bool = False,
     ) -> tuple[list[Fit], float, float]:
-        """Fit these weights in order, each on what the ones before it now lead to."""
+        """Fit these weights in order, each on what the ones before it now lead to.
+
+        `mine` are the batches that this process runs; returned are the fits, and the errors of the
+        outputs before and after.
+        """
         keys = {layer.reader.key: layer.number for layer in layers}
-        wholes = [self._started(self._original, p, keys, "original") for p in self._mine]
-        parts = [self._started(self._pruned, p, keys, "pruned") for p in self._mine]
+        wholes = [self._started(self._original, p, keys, "original") for p in mine]
+        parts = [self._started(self._pruned, p, keys, "pruned") for p in mine]
         fits, before, after = [], Outcome(), Outcome()
         with running([*wholes, *parts]):
             for layer in layers:
                 with self._group.together("recalibration"):
                     fitting = self._fitting(layer)
-                    for portion, whole, part in zip(self._mine, wholes, parts, strict=True):
+                    for portion, whole, part in zip(mine, wholes, parts, strict=True):
                         stops = self._at(layer, whole, keys), self._at(layer, part, keys)
                         if stops[0] is not None:
                             pair = Pair(portion, stops[0], stops[1])
                             fitting.gather(pair, self._seed + layer.number, residual)
                 fits.append(self._solved(layer, fitting, parts, measure))
             with self._group.together("recalibration"):
-                for portion, whole, part in zip(self._mine, wholes, parts, strict=True):
+                for portion, whole, part in zip(mine, wholes, parts, strict=True):
                     original = held_outputs(whole.finish(), portion)
                     before.add(self._naive[portion.number], original)
                     after.add(held_outputs(part.finish(), portion), original)

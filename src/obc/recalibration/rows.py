@@ -50,6 +50,14 @@ def portions(batches: Sequence[Any]) -> list[Portion]:
     return [Portion(i, size, sum(sizes[:i]), total) for i, size in enumerate(sizes)]
 
 
+def quarter(shares: Sequence[Portion]) -> int:
+    """How many batches hold a quarter of the samples; 0 if so few cannot show anything."""
+    for portion in shares:
+        if portion.before >= max(2 * _FEW, portion.total / 4):
+            return portion.number
+    return 0
+
+
 def samples_in(batch: Any) -> int:
     """The size of a batch: the first dimension of its first tensor."""
     if isinstance(batch, Mapping):
