@@ -91,3 +91,13 @@ def test_a_criterion_that_cannot_is_left_out_and_said(dense: Path, tmp_path: Pat
     assert "nonsense is left out: no criterion named 'nonsense'" in found.stderr
     assert "l1" in found.stdout
     assert run(*command, "--criteria", "nonsense").exit_code == 1
+
+
+def test_a_second_line_for_what_is_recalibrated(dense: Path, tmp_path: Path) -> None:
+    arguments = ("--criteria", "jacobian", "--seeds", 1, "--recalibrate", 128)
+    found = done("compare", dense, *QUICK, *arguments, "--out", tmp_path / "run")
+    cut, fitted = found["criteria"]
+    assert [cut["criterion"], fitted["criterion"]] == ["jacobian", "jacobian, recalibrated"]
+    for before, after in zip(cut["points"][1:], fitted["points"][1:], strict=True):
+        assert before["macs"] == after["macs"]
+    assert fitted["points"][2]["loss"] < cut["points"][2]["loss"]

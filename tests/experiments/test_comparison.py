@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import torch
 from torch import nn
 
 import obc
+from obc.cli.compare import comparison_table
 from obc.experiments.comparison import (
     ABLATIONS,
     CRITERIA,
@@ -21,7 +24,10 @@ from obc.experiments.comparison import (
     criteria,
     curve,
 )
+from obc.reporting.page import page
+from obc.reporting.record import Record
 from obc.tasks import Classification
+from obc.tasks.recalibration import recalibrate_for
 
 
 def net() -> nn.Module:
@@ -134,3 +140,58 @@ def test_one_seed_has_no_spread(tmp_path: Path) -> None:
     cell: Cell = experiment(tmp_path).cell(net(), Variant("jacobian"), 0)
     found = curve([cell])
     assert found.seeds == 1 and [p.quality_std for p in found.points] == [0.0, 0.0, 0.0]
+
+
+def test_a_recalibrated_cell_has_the_same_plans(tmp_path: Path) -> None:
+    """Each budget by hand: the plain cell's plan, applied and recalibrated."""
+    model, job = net(), replace(experiment(tmp_path), samples=32)
+    variant = Variant("l1", {"criterion": "l1"})
+    plain = job.cell(model, variant, 0)
+    assert len(list((tmp_path / "planning").iterdir())) == 1, "kept for the second line"
+    fitted = job.cell(model, variant, 0, recalibrated=True)
+    assert fitted.variant == "l1, recalibrated"
+    assert not list((tmp_path / "planning").iterdir()), "planning is over"
+    plans = obc.plan(
+        model, task=job.task, target=list(job.targets), criterion="l1", rows=2, step=0.1
+    )
+    for plan, cut, after in zip(plans, plain.points, fitted.points, strict=True):
+        pruned = obc.apply(net(), plan)
+        assert obc.evaluate(pruned, job.task).loss == cut.loss != after.loss
+        recalibrate_for(job.task, pruned, model, samples=32)
+        assert obc.evaluate(pruned, job.task).loss == after.loss
+        assert cut.macs == after.macs
+    with pytest.raises(obc.ObcError, match="its recalibrate is 32, not 16"):
+        replace(job, samples=16).cell(model, variant, 0, recalibrated=True)
+
+
+class Ruined(Classification):
+    """A task whose metric is infinite for all but the whole model."""
+
+    def outcomes(self, model: nn.Module, batch: Any) -> torch.Tensor:
+        whole = sum(p.numel() for p in net().parameters())
+        self.top1 = 50.0 if sum(p.numel() for p in model.parameters()) == whole else float("inf")
+        return super().outcomes(model, batch)
+
+    def summary(self, totals: torch.Tensor, count: int) -> Sequence[float]:
+        _, top5, loss = super().summary(totals, count)
+        return self.top1, top5, loss
+
+
+def test_what_is_not_finite_is_kept_as_such(tmp_path: Path) -> None:
+    job = experiment(tmp_path)
+    batches = list(job.task.calibration())
+    job = replace(job, task=Ruined(batches, batches))
+    variant = Variant("l1", {"criterion": "l1"})
+    cell = job.cell(net(), variant, 0)
+    assert cell.before.quality is not None
+    assert [p.quality for p in cell.points] == [None, None]
+    assert job.cell(net(), variant, 0) == cell  # from the disk
+    found = curve([cell])
+    assert [p.quality is None for p in found.points] == [False, True, True]
+    record = Record(title="ruined", command="obc compare", comparison=[found])
+    record.save(tmp_path)
+    assert Record.load(tmp_path).comparison == [found]
+    assert "not finite" in page(record)
+    table = comparison_table("ruined", cell, [found], record.metric)
+    (first,) = table.columns[2].cells
+    assert str(first) == "not finite"

@@ -23,7 +23,15 @@ from obc.disk.claim import claimed
 from obc.disk.writing import write
 from obc.errors import ObcError
 from obc.experiments import comparison as library
-from obc.experiments.comparison import ABLATIONS, CRITERIA, SHARES, Cell, Comparison, Variant
+from obc.experiments.comparison import (
+    ABLATIONS,
+    CRITERIA,
+    RECALIBRATED,
+    SHARES,
+    Cell,
+    Comparison,
+    Variant,
+)
 from obc.files.reference import reference
 from obc.models.resolver import options_of
 from obc.reporting.curves import draw_comparison
@@ -59,6 +67,12 @@ def compare(
     rows: Annotated[int, typer.Option(min=1, help="N: batches for each scoring.")] = 50,
     step: Annotated[float, typer.Option(help="p: share of all channels for each step.")] = 0.02,
     batch_size: Annotated[int, typer.Option(min=1)] = 128,
+    recalibrate: Annotated[
+        int,
+        typer.Option(
+            min=0, help="Samples to recalibrate on, for a second line of each criterion; 0: none."
+        ),
+    ] = 0,
     train: Annotated[
         str | None,
         typer.Option(
@@ -69,6 +83,8 @@ def compare(
     pretrained: Pretrained = False,
 ) -> Result:
     """Compare criteria with the same grouping, aggregation and budget, without fine-tuning.
+
+    With --recalibrate each criterion has a second line, of the same plans with what stays refitted.
 
     Writes tables (CSV, JSON), figures (PNG, SVG) and a report. Finished cells are kept: the same
     command goes on where it stopped, and more seeds or an ablation may be added later.
@@ -97,6 +113,7 @@ def compare(
             targets=targets,
             settings={"criterion": "jacobian", "rows": rows, "step": step},
             batch_size=batch_size,
+            samples=recalibrate,
         )
         recipe = Recipe.load(train) if train is not None else None
         models = _Models(out, model, whole, purpose, folder / "models", recipe)
@@ -151,29 +168,31 @@ def _cells(
     seeds: int,
 ) -> dict[str, dict[str, list[Cell]]]:
     """All cells of every group by variant, the same model for all variants of a seed."""
-    wanted = [(group, v) for group, variants in groups.items() for v in variants]
-    found: dict[str, dict[str, list[Cell]]] = {group: {} for group in groups}
+    ways = (False, True) if experiment.samples else (False,)
+    lines = [(g, v, way) for g, variants in groups.items() for v in variants for way in ways]
+    cells: dict[str, dict[str, list[Cell]]] = {group: {} for group in groups}
     failed: dict[str, str] = {}
-    clock = _Clock(seeds * len(wanted))
+    clock = _Clock(seeds * len(lines))
     for seed in range(seeds):
         model = models(seed)
-        for group, variant in wanted:
+        for group, variant, recalibrated in lines:
             if variant.name in failed:
                 continue
             with out.doing(f"{variant.name}, seed {seed} ({clock.next()})"):
                 try:
-                    cell = experiment.cell(model, variant, seed)
+                    cell = experiment.cell(model, variant, seed, recalibrated=recalibrated)
                 except ObcError as error:
                     failed[variant.name] = str(error)
                     continue
-            found[group].setdefault(variant.name, []).append(cell)
+            cells[group].setdefault(cell.variant, []).append(cell)
     for group, name in itertools.product(groups, failed):
-        found[group].pop(name, None)
-    if not any(found.values()):
+        cells[group].pop(name, None)
+        cells[group].pop(f"{name}{RECALIBRATED}", None)
+    if not any(cells.values()):
         raise ObcError(next(iter(failed.values())))
     for name, reason in failed.items():
         out.note(f"{name} is left out: {reason}")
-    return found
+    return cells
 
 
 class _Clock:
@@ -199,8 +218,8 @@ def _finish(
     for group, cells in groups.items():
         if not cells:
             continue
-        curves = [library.curve(own) for own in cells.values()]
-        every = [cell for own in cells.values() for cell in own]
+        curves = [library.curve(of_seeds) for of_seeds in cells.values()]
+        measured = [cell for of_seeds in cells.values() for cell in of_seeds]
         means = [c.model_dump(mode="json") for c in curves]
         facts = {
             "command": record.command,
@@ -209,14 +228,14 @@ def _finish(
             "protocol": record.protocol,
             "curves": means,
         }
-        _write(folder / f"{group}.csv", library.as_csv(every, record.metric.name))
+        _write(folder / f"{group}.csv", library.as_csv(measured, record.metric.name))
         _write(folder / f"{group}.json", json.dumps(facts, indent=1))
         for kind in ("png", "svg"):
             draw_comparison(curves, folder / f"{group}.{kind}", record.title, record.metric)
         result["files"] += [f"{group}.{kind}" for kind in ("csv", "json", "png", "svg")]
         result[group] = means
         record.comparison = record.comparison or curves
-        out.say(comparison_table(f"{group}: {record.title}", every[0], curves, record.metric))
+        out.say(comparison_table(f"{group}: {record.title}", measured[0], curves, record.metric))
     record.warnings = list(out.notes)
     record.save(folder)
     result["report"] = report(folder)
@@ -238,20 +257,26 @@ def comparison_table(title: str, cell: Cell, curves: Sequence[Curve], metric: Me
         table.add_column(name, justify="right", no_wrap=True)
     for curve, best in zip(curves, best_points(curves, metric), strict=True):
         after = curve.points[1:]
-        mean = sum(p.quality for p in after) / len(after)
+        values = [p.quality for p in after if p.quality is not None]
         cells = [
             Text(_spread(p, seeds, metric), style="bold" if n in best else "")
             for n, p in enumerate(after, 1)
         ]
-        mean_text = f"{mean:.{_digits(metric)}f}"
-        table.add_row(curve.criterion, mean_text, *cells, f"{curve.seconds:.3f}")
+        mean = sum(values) / len(values) if len(values) == len(after) else None
+        table.add_row(curve.criterion, _number(mean, metric), *cells, f"{curve.seconds:.3f}")
     table.caption, table.caption_justify = "CPU s: of one scoring of the whole model", "left"
     return table
 
 
 def _spread(point: Point, seeds: int, metric: Metric) -> str:
-    text = f"{point.quality:.{_digits(metric)}f}"
-    return f"{text} ± {point.quality_std:.{_digits(metric)}f}" if seeds > 1 else text
+    text = _number(point.quality, metric)
+    if seeds == 1 or point.quality is None:
+        return text
+    return f"{text} ± {_number(point.quality_std, metric)}"
+
+
+def _number(value: float | None, metric: Metric) -> str:
+    return "not finite" if value is None else f"{value:.{_digits(metric)}f}"
 
 
 def _digits(metric: Metric) -> int:

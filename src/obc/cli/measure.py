@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,7 @@ from obc.costs.counting import cost
 from obc.equivalent.attach import is_equivalent
 from obc.equivalent.merge import merge
 from obc.files.folder import TENSORS
-from obc.reporting.record import Latency
+from obc.reporting.record import Latency, finite
 from obc.running.timing import race_models
 from obc.tasks.evaluation import Evaluation, Metric
 from obc.tasks.task import Task
@@ -52,7 +51,7 @@ class Measured:
             params=self.params,
             size=self.size,
             milliseconds=self.milliseconds,
-            quality=_finite(self.evaluation.value),
+            quality=finite(self.evaluation.value),
         )
 
 
@@ -73,15 +72,10 @@ def measured(
     )
 
 
-def _finite(value: float) -> float | None:
-    """JSON knows no other numbers."""
-    return value if math.isfinite(value) else None
-
-
 def plain(row: Measured) -> dict[str, Any]:
     """The numbers for JSON."""
     numbers = {
-        **{name: _finite(value) for name, value in row.evaluation.named().items()},
+        **{name: finite(value) for name, value in row.evaluation.named().items()},
         "macs": row.macs,
         "params": row.params,
         "milliseconds": row.milliseconds,

@@ -11,7 +11,6 @@ import typer
 from obc.cli import recording
 from obc.cli.arguments import (
     ELSEWHERE,
-    Folder,
     Pretrained,
     RecipeArgument,
     RecipeData,
@@ -21,10 +20,12 @@ from obc.cli.arguments import (
 from obc.cli.inputs import model_of
 from obc.cli.job import Job
 from obc.cli.output import Output, Result
+from obc.cli.rehearsal import PUBLISHED, Rehearsal, published, synthetic
 from obc.cli.tune import recipe_and_task
 from obc.disk.claim import claimed
 from obc.errors import ObcError
 from obc.reporting import fill
+from obc.tasks.task import Task
 from obc.tuning.recipe import Recipe
 from obc.tuning.sparse import sparsify
 
@@ -32,7 +33,9 @@ from obc.tuning.sparse import sparsify
 def run(
     out: Output,
     recipe: RecipeArgument,
-    folder: Folder,
+    folder: Annotated[
+        Path | None, typer.Option("--out", help="A folder for this run.", metavar="DIR")
+    ] = None,
     model: Annotated[
         str | None,
         typer.Option(help="A trained model: a folder that obc wrote, or instead of the recipe's."),
@@ -41,6 +44,14 @@ def run(
     pretrained: Pretrained = False,
     data: RecipeData = None,
     task: TaskName = None,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Check data, model and target, do two steps of everything, and say what the run "
+            "will cost.",
+        ),
+    ] = False,
 ) -> Result:
     """Do all of a recipe: sparse learning, pruning, tuning, merging, saving, evaluating.
 
@@ -48,13 +59,20 @@ def run(
 
     Example: obc run resnet56-cifar10 --weights resnet56.safetensors --data cifar10:data/cifar10
     --out runs/resnet56
+
+    Example: obc run resnet50-imagenet --dry-run
     """
-    chosen, purpose = recipe_and_task(recipe, data, task, model)
+    chosen = Recipe.load(recipe)
     if chosen.prune is None:
         raise ObcError(f"{recipe} has no [prune]; `obc tune` tunes alone")
     name = model or chosen.model
     if name is None:
         raise ObcError(f"{recipe} names no model; --model does")
+    if dry_run:
+        return _rehearse(out, recipe, chosen, name, weights, pretrained, data, task)
+    chosen, purpose = recipe_and_task(recipe, data, task, model)
+    if folder is None:
+        raise ObcError("say where the run goes: --out DIR")
     if not (Path(name).is_dir() or weights or pretrained):
         raise ObcError(
             f"'{name}' would start untrained: give --weights FILE, --pretrained, or --model DIR "
@@ -65,6 +83,32 @@ def run(
     with claimed(folder, {**facts, "task": task}, advice=ELSEWHERE):
         job = Job(out, net, purpose, folder)
         return _run(job, chosen, recipe)
+
+
+def _rehearse(
+    out: Output,
+    recipe: str,
+    chosen: Recipe,
+    model: str,
+    weights: Path | None,
+    pretrained: bool,
+    data: str | None,
+    task: str | None,
+) -> Result:
+    """Two steps of everything; without the data at hand, on images of their published shape."""
+    unread = PUBLISHED.get(chosen.data or "") if data is None and task is None else None
+    purpose: Task | None = None
+    if unread is None:
+        _, purpose = recipe_and_task(recipe, data, task, model)
+        next(iter(purpose.calibration(1)))  # can be read at all
+    else:
+        out.note(f"the data were not checked: --data {chosen.data}:FOLDER says where they are")
+    images = published(purpose) if purpose is not None else unread
+    small = purpose if images is None else synthetic(images, 1)
+    if not (Path(model).is_dir() or weights or pretrained):
+        out.note("weights were not checked: none are given, and the run itself needs them")
+    net = model_of(model, small, weights, pretrained)
+    return Rehearsal(out, chosen, purpose, images, net).run()
 
 
 def _run(job: Job, recipe: Recipe, name: str) -> Result:

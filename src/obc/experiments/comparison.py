@@ -28,11 +28,13 @@ from obc.equivalent.apply import apply
 from obc.errors import ObcError, closest
 from obc.planning.planner import plan
 from obc.plans.plan import Plan, PlanCost
-from obc.reporting.record import Curve, Point
+from obc.reporting.record import Curve, Point, finite
 from obc.search.ranking import SCOPES
+from obc.tasks.recalibration import recalibrate_for
 from obc.tasks.task import Task
 from obc.tracing.tracer import trace
 
+RECALIBRATED = ", recalibrated"  # behind the name of a variant
 CRITERIA = ("random", "l1", "l2", "bn_scale", "fpgm", "whc", "taylor", "hessian", "jacobian")
 SHARES = (0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2)
 
@@ -90,7 +92,8 @@ ABLATIONS = ("rows", "step", "aggregate", "norm", "scope")
 class CellPoint(BaseModel):
     """One budget: the shares removed, and what the model is worth without tuning.
 
-    `quality` is the value of the task's first metric; cells of version 1 call it accuracy.
+    `quality` is the value of the task's first metric, None where that is not finite; cells of
+    version 1 call it accuracy.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
@@ -99,7 +102,7 @@ class CellPoint(BaseModel):
     channels: float
     params: float
     macs: float
-    quality: float = Field(validation_alias=AliasChoices("quality", "accuracy"))
+    quality: float | None = Field(validation_alias=AliasChoices("quality", "accuracy"))
     loss: float | None = None
 
 
@@ -124,7 +127,8 @@ class Cell(BaseModel):
 class Comparison:
     """What all variants have in common, and the folder of their cells.
 
-    `batch_size` is that of calibration; `settings` are options of `obc.plan`.
+    `batch_size` is that of calibration; `settings` are options of `obc.plan`; `samples` are those
+    that recalibrated cells are fitted on.
     """
 
     folder: Path
@@ -132,15 +136,25 @@ class Comparison:
     targets: Sequence[str]
     settings: Mapping[str, Any]
     batch_size: int = 128
+    samples: int = 0
 
-    def cell(self, model: nn.Module, variant: Variant, seed: int) -> Cell:
-        """The cell from last time, or a new one; the model stays as it is."""
-        path = self.folder / "cells" / f"{variant.file}-{seed}.json"
+    def cell(
+        self, model: nn.Module, variant: Variant, seed: int, *, recalibrated: bool = False
+    ) -> Cell:
+        """The cell from last time, or a new one; the model stays as it is.
+
+        A recalibrated cell has the plans of the plain one.
+        """
         settings = {**self.settings, **variant.settings, "seed": seed, "targets": [*self.targets]}
+        aside = self.folder / "planning" / f"{variant.file}-{seed}"
+        samples = self.samples if recalibrated else 0
+        if recalibrated:
+            variant = Variant(f"{variant.name}{RECALIBRATED}", variant.settings)
+            settings["recalibrate"] = samples
+        path = self.folder / "cells" / f"{variant.file}-{seed}.json"
         weights = digest.of_model(model)
         if path.exists():
             return _known(path, weights, settings)
-        aside = self.folder / "planning" / path.stem
         plans = self._plans(model, {**self.settings, **variant.settings, "seed": seed}, aside)
         cell = Cell(
             variant=variant.name,
@@ -148,13 +162,14 @@ class Comparison:
             model=weights,
             settings=settings,
             before=self._point(model, None),
-            points=[self._point(model, budget) for budget in plans],
+            points=[self._point(model, plan, samples, seed) for plan in plans],
             seconds=self._seconds(model, settings),
             steps=len(plans[-1].history),
         )
         path.parent.mkdir(parents=True, exist_ok=True)
         write_json(path, cell.model_dump())
-        shutil.rmtree(aside, ignore_errors=True)
+        if recalibrated or not self.samples:
+            shutil.rmtree(aside, ignore_errors=True)
         return cell
 
     def _plans(self, model: nn.Module, settings: dict[str, Any], aside: Path) -> list[Plan]:
@@ -169,16 +184,22 @@ class Comparison:
         )
         return plans
 
-    def _point(self, model: nn.Module, pruning: Plan | None) -> CellPoint:
+    def _point(
+        self, model: nn.Module, pruning: Plan | None, samples: int = 0, seed: int = 0
+    ) -> CellPoint:
         removed = {"channels": 0.0, "params": 0.0, "macs": 0.0}
+        whole = model
         if pruning is not None:
             assert pruning.before is not None and pruning.after is not None
             removed = _removed(pruning.before, pruning.after)
-            model = apply(copy.deepcopy(model), pruning)
+            model = apply(copy.deepcopy(whole), pruning)
+        if samples:
+            batches = {"samples": samples, "batch_size": self.batch_size}
+            recalibrate_for(self.task, model, whole, **batches, seed=seed)
         judged = self.task.evaluate(model)
         target = str(pruning.target) if pruning is not None else "whole"
-        loss = judged.named().get("loss")
-        return CellPoint(target=target, **removed, quality=judged.value, loss=loss)
+        loss = finite(judged.named().get("loss"))
+        return CellPoint(target=target, **removed, quality=finite(judged.value), loss=loss)
 
     def _seconds(self, model: nn.Module, settings: Mapping[str, Any]) -> float:
         """CPU time of scoring the whole model once, after a first time that finds things out."""
@@ -220,13 +241,15 @@ def curve(cells: Sequence[Cell]) -> Curve:
 
 
 def _mean(points: Sequence[CellPoint]) -> Point:
-    quality = [p.quality for p in points]
+    # One seed that is not finite has no finite mean with the others.
+    quality = [p.quality for p in points if p.quality is not None]
+    quality = quality if len(quality) == len(points) else []
     losses = [p.loss for p in points if p.loss is not None]
     return Point(
         channels=statistics.mean(p.channels for p in points),
         params=statistics.mean(p.params for p in points),
         macs=statistics.mean(p.macs for p in points),
-        quality=statistics.mean(quality),
+        quality=statistics.mean(quality) if quality else None,
         quality_std=_deviation(quality),
         loss=statistics.mean(losses) if losses else None,
         loss_std=_deviation(losses) if losses else None,

@@ -32,16 +32,19 @@ class Style:
 def styles(names: Sequence[str]) -> dict[str, Style]:
     """One style for each name: the known ones their own, the others what is left.
 
+    What stands behind a comma is another line of the same colour: "jacobian, recalibrated".
+
     >>> styles(["mine", "jacobian"])["jacobian"].colour
     1
     """
     chosen: dict[str, Style] = {}
     free = [Style(d, c) for d in (False, True) for c in range(1, 9)]
     for name in names:
-        own = Style(False, COLOURS[name]) if name in COLOURS else None
-        if own in free:
-            chosen[name] = own
-            free.remove(own)
+        criterion, _, further = name.partition(", ")
+        known = Style(bool(further), COLOURS[criterion]) if criterion in COLOURS else None
+        if known in free:
+            chosen[name] = known
+            free.remove(known)
     for name in names:
         if name not in chosen:
             chosen[name] = free.pop(0) if free else Style(True, 8)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import platform
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -28,6 +27,7 @@ from obc.reporting.record import (
     Step,
     Tuning,
     Widths,
+    finite,
 )
 from obc.running.forward import evaluating
 from obc.tasks.evaluation import Evaluation
@@ -99,8 +99,8 @@ def steps(plan: Plan, evaluated: Mapping[int, Evaluation] | None = None) -> list
             macs=cost.macs,
             params=cost.params,
             channels=cost.channels,
-            quality=known[number].value if number in known else None,
-            loss=known[number].named().get("loss") if number in known else None,
+            quality=finite(known[number].value) if number in known else None,
+            loss=finite(known[number].named().get("loss")) if number in known else None,
         )
         for number, cost in enumerate(costs)
     ]
@@ -224,24 +224,19 @@ def recalibration(account: Recalibration, plan: str = "") -> Recalibrated:
         plan=plan,
         samples=account.samples,
         kept=account.kept,
-        before=_finite(account.before),
-        after=_finite(account.after),
+        before=finite(account.before),
+        after=finite(account.after),
         fits=[
             Fit(
                 name=fit.name,
-                before=_finite(fit.before),
-                after=_finite(fit.after),
+                before=finite(fit.before),
+                after=finite(fit.after),
                 kept=fit.kept,
                 note=fit.note,
             )
             for fit in account.fits
         ],
     )
-
-
-def _finite(value: float | None) -> float | None:
-    """JSON knows no other numbers."""
-    return value if value is not None and math.isfinite(value) else None
 
 
 def tuning(name: str, tuned: Tuned, plan: str = "") -> Tuning:
@@ -251,7 +246,7 @@ def tuning(name: str, tuned: Tuned, plan: str = "") -> Tuning:
         name=name,
         plan=plan,
         epochs=[
-            Epoch(epoch=int(h["epoch"]), loss=h["loss"], quality=h.get(key), lr=h.get("lr"))
+            Epoch(epoch=int(h["epoch"]), loss=h["loss"], quality=finite(h.get(key)), lr=h.get("lr"))
             for h in tuned.history
         ],
     )

@@ -117,7 +117,7 @@ def _numbers(record: Record) -> _Numbers:
 
 def _spread(metric: Metric, value: float | None, std: float | None) -> str:
     if value is None:
-        return ""
+        return "not finite"
     spread = "" if std is None else f" ± {std:.{metric.digits}f}"
     return f"{value:.{metric.digits}f}{spread}"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from datetime import datetime, timezone
 from itertools import pairwise
@@ -31,6 +32,15 @@ Count = Annotated[int, Field(ge=0)]
 _QUALITY = AliasChoices("quality", "accuracy")
 ACCURACY = Metric("accuracy", unit="%", most=100.0)
 Share = Annotated[float, Field(ge=0, le=1)]
+
+
+def finite(value: float | None) -> float | None:
+    """The value, or None for one that JSON has no word for.
+
+    >>> finite(1.5), finite(float("inf"))
+    (1.5, None)
+    """
+    return value if value is not None and math.isfinite(value) else None
 
 
 class _Part(BaseModel):
@@ -169,13 +179,14 @@ class Tuning(_Part):
 class Point(_Part):
     """What is left of a model without fine-tuning, over several seeds.
 
-    `channels`, `params` and `macs` are the shares removed, from 0 to 1.
+    `channels`, `params` and `macs` are the shares removed, from 0 to 1; `quality` is None where it
+    is not finite, as the perplexity of a ruined model may be.
     """
 
     channels: Share
     params: Share
     macs: Share
-    quality: float = Field(validation_alias=_QUALITY)
+    quality: float | None = Field(validation_alias=_QUALITY)
     quality_std: float = Field(
         default=0.0, ge=0, validation_alias=AliasChoices("quality_std", "accuracy_std")
     )
