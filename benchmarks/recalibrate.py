@@ -30,6 +30,7 @@ RANKINGS: dict[str, dict[str, Any]] = {
     "JC, as printed": {},
     "group JC ÷ cost": {"block": "group", "rank": "score/cost"},
     "l2": {"criterion": "l2"},
+    "random": {"criterion": "random"},
 }
 SPEEDUPS = {
     "resnet56": (1.5, 2.0, 3.0, 4.0),
@@ -102,6 +103,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--networks", nargs="+", default=["digits", "vit", "mixer"])
     parser.add_argument("--rankings", nargs="+", default=list(RANKINGS), choices=list(RANKINGS))
+    parser.add_argument("--speedups", nargs="+", type=float, help="instead of the network's own")
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--rows", type=int, default=10)
     parser.add_argument("--batch", type=int, default=32)
@@ -122,7 +124,7 @@ def main() -> None:
                 continue
             model, data = network(name, seed, folders)
             for ranking in todo:
-                speedups = SPEEDUPS.get(name, EVERYWHERE)
+                speedups = options.speedups or SPEEDUPS.get(name, EVERYWHERE)
                 result = cell(model, data, ranking, speedups, options)
                 settings = {k: getattr(options, k) for k in ("rows", "batch", "step")}
                 cells[f"{name}|{ranking}|{seed}"] = {**result, "settings": settings}

@@ -45,6 +45,24 @@ def test_the_start_is_the_fit() -> None:
         assert difference([outputs[0]], [merged(batches[0])]) < 1e-5
 
 
+def test_batches_of_any_kind() -> None:
+    """With `call`, what the batches hold is the caller's affair."""
+    model = net()
+    x = torch.randn(4, 16, 2, 6, 6, generator=torch.Generator().manual_seed(0)).unbind()
+    plan = obc.Plan.from_kept(obc.trace(model, x[0]), {"0": range(0, 8, 2)})
+    plain, called = (
+        obc.apply(copy.deepcopy(model), plan, equivalent=True, init="recalibrated", **settings)
+        for settings in (
+            {"batches": x},
+            {"batches": [(0, b) for b in x], "call": lambda model, batch: model(batch[1])},
+        )
+    )
+    with torch.no_grad():
+        assert torch.equal(plain(x[0]), called(x[0]))
+        naive = obc.apply(copy.deepcopy(model), plan)(x[0])
+        assert not torch.allclose(called(x[0]), naive, atol=1e-3)
+
+
 def test_refusals() -> None:
     model = net()
     x = torch.randn(16, 2, 6, 6)

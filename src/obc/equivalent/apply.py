@@ -15,6 +15,7 @@ from obc.equivalent.layout import Layout, lay_out
 from obc.equivalent.start import start_from
 from obc.errors import ObcError
 from obc.plans.plan import Plan
+from obc.recalibration.lockstep import Call
 from obc.recalibration.origins import Origins
 from obc.recalibration.recalibrate import recalibrate
 from obc.running.difference import difference
@@ -33,6 +34,7 @@ def apply(
     equivalent: bool = False,
     init: Literal["identity", "recalibrated"] | nn.Module = "identity",
     batches: Iterable[Any] = (),
+    call: Call | None = None,
 ) -> nn.Module:
     """Remove what the plan removes, in place, and return the model.
 
@@ -49,6 +51,7 @@ def apply(
             weights are changed at what is kept, so that Ŵ starts where `obc.recalibrate` ends;
             with a model that was cut by this plan and recalibrated, so that Ŵ starts there.
         batches: what to recalibrate with, as for `obc.recalibrate`.
+        call: how recalibration calls the model with a batch.
 
     >>> from obc import trace
     >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
@@ -63,7 +66,7 @@ def apply(
     first the same as the cut ones; `obc.merge` folds them when tuning is done.
     """
     _check(model, equivalent, init, optimizer)
-    fitted = _fitted(model, plan, example, init, batches)
+    fitted = _fitted(model, plan, example, init, batches, call)
     if not equivalent:
         return slicing.apply(model, plan, optimizer=optimizer, example=example)
     before = Snapshot(model)
@@ -101,7 +104,12 @@ def _check(model: nn.Module, equivalent: bool, init: str | nn.Module, optimizer:
 
 
 def _fitted(
-    model: nn.Module, plan: Plan, example: Any, init: str | nn.Module, batches: Iterable[Any]
+    model: nn.Module,
+    plan: Plan,
+    example: Any,
+    init: str | nn.Module,
+    batches: Iterable[Any],
+    call: Call | None,
 ) -> tuple[nn.Module, Origins] | None:
     """The model cut naively and recalibrated, and where its elements were."""
     if init == "identity":
@@ -109,7 +117,7 @@ def _fitted(
     if isinstance(init, nn.Module):
         return init, Origins(init, model, example)
     cut = slicing.apply(copy.deepcopy(model), plan, example=example)
-    recalibrate(cut, model, batches, example=example)
+    recalibrate(cut, model, batches, call=call, example=example)
     return cut, Origins(cut, model, example)
 
 
