@@ -40,6 +40,7 @@ def recipe(folder: Path, data: str = "cifar10", target: str = "macs=2x") -> Path
     return path
 
 
+@pytest.mark.slow
 def test_without_the_data_at_hand(tmp_path: Path) -> None:
     found = done("run", recipe(tmp_path), "--dry-run")
     assert found["data checked"] is False
@@ -57,6 +58,7 @@ def test_without_the_data_at_hand(tmp_path: Path) -> None:
     assert [file.name for file in tmp_path.iterdir()] == ["recipe.toml"]
 
 
+@pytest.mark.slow
 def test_data_at_hand_are_read(tmp_path: Path) -> None:
     found = done("run", recipe(tmp_path, "digits"), "--dry-run")
     assert found["data checked"] is True
