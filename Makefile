@@ -9,7 +9,7 @@ TORCHVISION := src/obc/models/torchvision_operators.py
 # One torch thread per worker: two workers already fill two cores.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
-.PHONY: help setup browser test test-all test-slice check format bench demo dist clean
+.PHONY: help setup browser test test-all test-slice check format bench demo docs dist clean
 
 help:
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' Makefile
@@ -19,7 +19,7 @@ setup: .venv/.installed  ## make .venv with everything the other targets need
 .venv/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	@echo "installing into .venv: takes a minute or two"
-	$(PIP_INSTALL) -e '.[dev,hf,demo,onnx]'
+	$(PIP_INSTALL) -e '.[dev,docs,hf,demo,onnx]'
 	$(PIP_INSTALL) -e '.[vision]' || echo "no torchvision here: the tests that want it are skipped"
 	@$(BIN)/python -c "import torchvision" 2>/dev/null || $(BIN)/python $(TORCHVISION)
 	$(BIN)/obc doctor
@@ -58,10 +58,13 @@ bench: setup  ## run every benchmark: tables here, JSON in benchmarks/results/
 demo: setup  ## prune a ResNet and show what came of it: a table here, runs/demo/report.html
 	$(BIN)/obc demo
 
+docs: setup  ## build the site into docs/_build/html: the gallery runs, a warning is an error
+	$(BIN)/python -m sphinx -q -W --keep-going docs docs/_build/html
+
 dist: setup  ## build wheel and sdist into dist/; .ci/smoke FILE tries one in an empty environment
 	rm -rf dist
 	$(BIN)/python -m build
 
 clean:  ## remove .venv and every cache
-	rm -rf .venv dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv dist docs/_build docs/gallery docs/sg_execution_times.rst .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -139,7 +139,8 @@ def _short(names: list[str], most: int = 4) -> str:
 def _frozen(sites: Sites) -> Table | str:
     if not sites.frozen:
         return "nothing is frozen"
-    table = Table(title="Frozen: what can't be pruned", title_justify="left")
+    title = "Frozen: what can't be pruned (reasons are explained in docs/refused.md)"
+    table = Table(title=title, title_justify="left")
     for column in ("layer", "channels", "why", "where"):
         right = column == "channels"
         table.add_column(column, justify="right" if right else "left", overflow="fold")
