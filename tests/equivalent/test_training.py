@@ -313,3 +313,16 @@ def test_lightning_trains_it_as_a_plain_loop_does(tmp_path: Path) -> None:
     assert not close(module.net.state_dict(), start)
     trained = module.net.eval()(x)
     assert torch.allclose(obc.merge(module.net)(x), trained, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_a_layer_with_one_input_left_has_plain_strides(layout: torch.memory_format) -> None:
+    """Others corrupt memory in the backward pass of torch 2.13 on a CPU."""
+    net = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), nn.Conv2d(4, 4, 3, padding=1))
+    net.to(memory_format=layout)
+    sites = obc.trace(net, torch.zeros(1, 3, 8, 8))
+    obc.apply(net, obc.Plan.from_kept(sites, {"0": [2]}), equivalent=True)
+    assert net[2].weight.stride() == (9, 9, 3, 1)
+    for _ in range(3):
+        net(torch.randn(16, 3, 16, 16).to(memory_format=layout)).square().mean().backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in net.parameters())

@@ -147,7 +147,10 @@ class Factors(nn.Module):
             for i in self.order:
                 mix = mixes[i]
                 x = mix.along(x, 3 if last and mix.dim == 1 else mix.dim)
-            return x.contiguous().permute(0, 3, 1, 2) if last else x.contiguous()
+            x = x.contiguous().permute(0, 3, 1, 2) if last else x.contiguous()
+            # A single input leaves strides that pass for both layouts, and with them oneDNN's
+            # gradient of the weight writes out of bounds: flat and back, they are the plain ones.
+            return x.flatten().view(x.shape) if x.ndim == 4 and x.shape[1] == 1 else x
 
 
 class BiasFactors(nn.Module):
