@@ -138,6 +138,14 @@ def test_a_quality_target_needs_a_task(net: torch.nn.Module) -> None:
         obc.plan(net, torch.zeros(1, 12), target="accuracy-1%")
 
 
+def test_a_run_may_come_to_its_end_before_the_promise_is_broken() -> None:
+    net, settings = trained(width=6), {"step": 0.3, "rows": 1}
+    plan = obc.plan(net, task=task(800), target="accuracy-90%", **settings)
+    assert all(site.floor == len(site.kept) for site in plan.sites.values())
+    with pytest.raises(obc.ObcError, match="all sites are at their floors"):
+        obc.plan(net, task=task(800), target="accuracy-90%", max_ratio=0.0, **settings)
+
+
 def test_another_cost_can_be_minimised(net: torch.nn.Module) -> None:
     plan = obc.plan(net, task=task(800), target="loss+20%", minimise="memory", step=0.1, rows=2)
     assert plan.after is not None and plan.after.memory is not None

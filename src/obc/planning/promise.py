@@ -41,6 +41,8 @@ class Search:
         """The cheapest plan that keeps the promise, with all that was evaluated."""
         self._check_data()
         passed, failed = self.outwards()
+        if not self.places.last:
+            raise ObcError("nothing can be removed: all sites are at their floors")
         largest = self.bisected(lambda step: self._estimated(step), passed, failed)
         safest = self.bisected(lambda step: self._bounded(step), 0, largest + 1)
         best: int | None = None
@@ -68,7 +70,7 @@ class Search:
         while not over:
             limit = self.places.cost(passed) * _STRIDE
             step = passed
-            while self.places.cost(step) > limit and not over:
+            while not over and self.places.cost(step) > limit:
                 step += 1
                 over = step > self.places.last and not self.places.run.advance()
             step = min(step, self.places.last)
