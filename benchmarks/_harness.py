@@ -131,6 +131,11 @@ def save(name: str, results: Mapping[str, Any]) -> Path:
     return path
 
 
+def commit() -> str:
+    """The commit that is being measured."""
+    return _git("rev-parse", "--short", "HEAD")
+
+
 def _plain(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         return asdict(value)
@@ -141,7 +146,7 @@ def _context() -> dict[str, Any]:
     return {
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "command": " ".join(["python", "-m", _module(), *sys.argv[1:]]),
-        "commit": _git("rev-parse", "--short", "HEAD"),
+        "commit": commit(),
         "uncommitted changes": bool(_git("status", "--porcelain", "--", "src")),
         "machine": {
             "system": platform.platform(),

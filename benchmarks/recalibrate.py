@@ -1,7 +1,8 @@
 """Accuracy without tuning, cut and recalibrated: networks, rankings, budgets and seeds.
 
 Each cell (network, ranking, seed) is one planning run over all budgets; cells that the result
-file already has are not run again. One network after another:
+file already has are not run again; each says at which commit it was run. One network after
+another:
 
     python -m benchmarks.recalibrate --networks digits vit mixer --seeds 5
     python -m benchmarks.recalibrate --networks resnet56 --cifar FOLDER --weights FOLDER
@@ -23,7 +24,7 @@ from torch import nn
 
 import obc
 from benchmarks._curves import Data, accuracy, loss
-from benchmarks._harness import CONSOLE, RESULTS, save, show
+from benchmarks._harness import CONSOLE, RESULTS, commit, save, show
 from benchmarks._networks import Folders, network
 
 RANKINGS: dict[str, dict[str, Any]] = {
@@ -127,7 +128,11 @@ def main() -> None:
                 speedups = options.speedups or SPEEDUPS.get(name, EVERYWHERE)
                 result = cell(model, data, ranking, speedups, options)
                 settings = {k: getattr(options, k) for k in ("rows", "batch", "step")}
-                cells[f"{name}|{ranking}|{seed}"] = {**result, "settings": settings}
+                cells[f"{name}|{ranking}|{seed}"] = {
+                    **result,
+                    "settings": settings,
+                    "commit": commit(),
+                }
                 save("recalibrate", {"samples": SAMPLES, "cells": cells})
     tables(cells)
 
