@@ -23,6 +23,7 @@ from obc.tasks.task import Task, device_of
 
 _ROW = 256  # tokens of a row to calibrate and train on
 _TAIL = 10  # one part in so many, from the end of a single text, is kept for evaluation
+_EXAMPLE = 32  # tokens to trace and to count with
 _START, _NEW = 8, 32  # tokens to begin with and to generate when decoding is timed
 
 _OPTIONS = {
@@ -132,6 +133,15 @@ class Language(Task):
             f"{test.rest:,} tokens at the end are left out"
         )
 
+    def example(self) -> Any:
+        """The first tokens of a row: a trace and its proof run the example once for each site."""
+        return self._row()[:, :_EXAMPLE]
+
+    def _row(self) -> Tensor:
+        source = self._source("test" if self.train is None else "train")
+        ids: Tensor = next(iter(source.test(1)))[0]
+        return ids
+
     def loss(self, model: nn.Module, batch: Any) -> Tensor:
         """The mean of −log p over the tokens that count."""
         ids, labels = self._pair(batch, model)
@@ -164,7 +174,7 @@ class Language(Task):
     def speed(self, model: nn.Module) -> dict[str, float]:
         """Tokens per second: of a row at once, and one after another with a KV cache."""
         device = device_of(model)
-        ids = self.example().to(device)
+        ids = self._row().to(device)
         runs: list[Callable[[], object]] = [lambda: model(ids)]
         if hasattr(model, "generate"):
             runs += [partial(_generate, model, ids[:, :_START], new) for new in (1, 1 + _NEW)]
