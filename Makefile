@@ -66,5 +66,5 @@ dist: setup  ## build wheel and sdist into dist/; .ci/smoke FILE tries one in an
 	$(BIN)/python -m build
 
 clean:  ## remove .venv and every cache
-	rm -rf .venv dist docs/_build docs/gallery docs/sg_execution_times.rst .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv dist docs/_build docs/gallery .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

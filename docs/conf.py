@@ -21,7 +21,7 @@ myst_enable_extensions = ["colon_fence"]
 
 # Docstrings are written with single backticks, as Markdown has them.
 default_role = "code"
-autodoc_typehints = "none"  # signatures have them
+autodoc_typehints = "none"  # arguments say in words what they take
 autodoc_member_order = "bysource"
 napoleon_google_docstring = True
 
@@ -34,5 +34,6 @@ sphinx_gallery_conf = {
     "abort_on_example_error": True,
     "download_all_examples": False,
     "show_signature": False,
+    "write_computation_times": False,
     "capture_repr": (),
 }
