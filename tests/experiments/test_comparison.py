@@ -32,7 +32,7 @@ from obc.tasks.recalibration import recalibrate_for
 
 def net() -> nn.Module:
     torch.manual_seed(0)
-    return nn.Sequential(
+    model = nn.Sequential(
         nn.Conv2d(1, 32, 3, padding=1),
         nn.BatchNorm2d(32),
         nn.ReLU(),
@@ -46,6 +46,9 @@ def net() -> nn.Module:
         nn.Flatten(),
         nn.Linear(40, 4),
     ).eval()
+    for norm in (model[1], model[4], model[7]):
+        nn.init.uniform_(norm.weight, 0.5, 1.5)  # scales that are all one rank nothing
+    return model
 
 
 def experiment(folder: Path, **settings: Any) -> Comparison:

@@ -56,7 +56,7 @@ def check(case: Case, folder: Path) -> None:
     model, state = pruned(case), torch.get_rng_state()
     obc.save(model, folder)
     assert torch.equal(torch.get_rng_state(), state)
-    assert sorted(os.listdir(folder))[-2:] == ["model.safetensors", "plan.json"]
+    assert {"model.safetensors", "plan.json"} <= set(os.listdir(folder))
     # Other numbers, in another type: everything must come from the file.
     loaded = obc.load(case.build(), folder)
     assert contents(loaded) == contents(model)
@@ -410,12 +410,12 @@ def test_what_could_not_be_loaded_is_not_saved(change: Any, text: str, tmp_path:
 
 def test_a_wrapper_is_not_saved_in_the_place_of_what_it_wraps(tmp_path: Path) -> None:
     model = prune(mlp(), X)
-    for wrapper, name in [
-        (nn.DataParallel(model), "module"),
-        (nn.Sequential(model), "0"),
-        (torch.compile(model), "_orig_mod"),
+    for wrapper, message in [
+        (nn.DataParallel(model), "wrapped in DataParallel; give what is inside: model.module"),
+        (nn.Sequential(model), "not this model but '0' inside it was pruned"),
+        (torch.compile(model), "not this model but '_orig_mod' inside it was pruned"),
     ]:
-        with pytest.raises(obc.ObcError, match=f"not this model but '{name}' inside it was pruned"):
+        with pytest.raises(obc.ObcError, match=message):
             obc.save(wrapper, tmp_path / "folder")
     with pytest.raises(obc.ObcError, match="'weight' has no shape yet"):
         obc.save(nn.LazyLinear(3), tmp_path / "folder")

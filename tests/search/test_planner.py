@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
+import warnings
 from itertools import pairwise
 from typing import Any
 
@@ -66,6 +67,10 @@ def applied(model: nn.Module, plan: obc.Plan) -> obc.Cost:
     return obc.cost(pruned, X)
 
 
+def _text(warning: warnings.WarningMessage) -> str:
+    return str(warning.message)
+
+
 # Landing.
 
 
@@ -98,7 +103,8 @@ def test_every_plan_lands_or_names_a_target_that_does(
         "round_to": round_to,
         "step": step,
     }
-    with untouched(model):
+    with untouched(model), warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
         try:
             plan = obc.plan(model, X, target=text, **settings)
         except obc.ObcError as error:
@@ -106,7 +112,13 @@ def test_every_plan_lands_or_names_a_target_that_does(
             assert nearest, error
             text = nearest[1]
             plan = obc.plan(model, X, target=text, **settings)
-    assert landed(plan, parse(text))
+    # Where channels are too coarse, half a percent short will do, but not without a word.
+    coarse = re.search(r"is met by (\S+): channels are too coarse", " ".join(map(_text, said)))
+    target = parse(text)
+    if coarse:
+        assert target.limit(1.0) < share(plan, target.unit) <= target.limit(1.0) * TOLERANCE + 1e-9
+    else:
+        assert landed(plan, target)
     assert plan.after is not None
     found = applied(model, plan)
     assert (found.macs, found.params) == (plan.after.macs, plan.after.params)

@@ -174,9 +174,9 @@ class _Demo:
         suffix = ".onnx" if importlib.util.find_spec("onnxruntime") else ".pt2"
         with self.out.doing("exporting"):
             model = obc.load(self.record.model or "", self.folder / "2x-ep").eval()
-            found = obc.export(model, self.example, self.folder / f"2x-ep{suffix}")
-        self.checks[f"2x, EP: exported to {found.path.name}"] = (
-            f"relative error {found.error:.0e}, {found.pruned.bytes / 1e6:.2f} MB"
+            exported = obc.export(model, self.example, self.folder / f"2x-ep{suffix}")
+        self.checks[f"2x, EP: exported to {exported.path.name}"] = (
+            f"relative error {exported.error:.0e}, {exported.pruned.bytes / 1e6:.2f} MB"
         )
 
     def _measure(self, name: str, model: nn.Module, place: Path | None = None) -> Measured:

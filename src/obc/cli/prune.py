@@ -198,6 +198,6 @@ def _estimated(
             "--estimate takes a cost, such as macs=2x"
         )
     batches = task.calibration(batch_size)
-    told = run_estimate(net, task.example(), batches, task.loss, **settings)
-    out.say(f"{settings['target']}: {told}")
-    return asdict(told)
+    estimate = run_estimate(net, task.example(), batches, task.loss, **settings)
+    out.say(f"{settings['target']}: {estimate}")
+    return asdict(estimate)

@@ -60,5 +60,5 @@ def load(name: str, folder: str | Path | None = None, *, size: int = 224) -> Dat
     root = Path(folder)
     if not root.is_dir():
         raise ObcError(f"no folder {root}")
-    found = folders(root, size) if name == "folder" else _ON_DISK[name](root)
-    return Data(name, *found)
+    parts = folders(root, size) if name == "folder" else _ON_DISK[name](root)
+    return Data(name, *parts)

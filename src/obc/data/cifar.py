@@ -58,21 +58,21 @@ def _read(
     std: Sequence[float],
 ) -> Loaded:
     rows = np.concatenate([_rows(folder / file, labels + PIXELS) for file in files])
-    found = torch.from_numpy(rows)
-    images = found[:, labels:].reshape(-1, 3, 32, 32).contiguous()
-    return Loaded(images, found[:, labels - 1].long(), classes, mean, std)
+    numbers = torch.from_numpy(rows)
+    images = numbers[:, labels:].reshape(-1, 3, 32, 32).contiguous()
+    return Loaded(images, numbers[:, labels - 1].long(), classes, mean, std)
 
 
 def _rows(file: Path, width: int) -> np.ndarray:
     try:
-        found = np.fromfile(file, dtype=np.uint8)
+        content = np.fromfile(file, dtype=np.uint8)
     except FileNotFoundError:
         raise ObcError(_missing(file)) from None
     except OSError as error:
         raise ObcError(f"{file} cannot be read: {error}") from None
-    if not found.size or found.size % width:
-        raise ObcError(f"{file} is truncated: {found.size} bytes are no multiple of {width}")
-    return found.reshape(-1, width)
+    if not content.size or content.size % width:
+        raise ObcError(f"{file} is truncated: {content.size} bytes are no multiple of {width}")
+    return content.reshape(-1, width)
 
 
 def _missing(file: Path) -> str:

@@ -16,10 +16,10 @@ def digits() -> tuple[Loaded, Loaded]:
         from sklearn.datasets import load_digits  # type: ignore[import-untyped]
     except ImportError:
         raise ObcError("the digits come with scikit-learn: pip install 'obc[demo]'") from None
-    found = load_digits()
+    bunch = load_digits()
     # Values run from 0 to 16.
-    images = torch.tensor(found.images * (255 / 16)).round().to(torch.uint8)[:, None]
-    labels = torch.tensor(found.target, dtype=torch.int64)
+    images = torch.tensor(bunch.images * (255 / 16)).round().to(torch.uint8)[:, None]
+    labels = torch.tensor(bunch.target, dtype=torch.int64)
     # They are ordered by writer: unshuffled, the test would see other hands than the training.
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
     names = [str(i) for i in range(10)]

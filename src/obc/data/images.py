@@ -199,7 +199,7 @@ def positions(count: int, half: int | None = None) -> Tensor:
     """All samples, or one of two halves drawn once and for all: they have no sample in common.
 
     >>> positions(5).tolist(), positions(5, 0).tolist(), positions(5, 1).tolist()
-    ([0, 1, 2, 3, 4], [0, 1], [2, 3, 4])
+    ([0, 1, 2, 3, 4], [0, 2], [1, 3, 4])
     """
     if half is None:
         return torch.arange(count)

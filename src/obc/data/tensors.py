@@ -38,14 +38,14 @@ def tensors(folder: Path) -> tuple[Loaded, Loaded]:
 
 def _read(file: Path) -> dict[str, Tensor]:
     try:
-        found = load_file(file)
+        tensors = load_file(file)
     except FileNotFoundError:
         raise ObcError(f"no {file}") from None
     except (OSError, SafetensorError) as error:
         raise ObcError(f"{file} is truncated or no safetensors file: {error}") from None
     for name in ("images", "labels"):
-        if name not in found or not found[name].numel():
+        if name not in tensors or not tensors[name].numel():
             raise ObcError(
-                f"{file} holds no '{name}', only {', '.join(sorted(found)) or 'nothing'}"
+                f"{file} holds no '{name}', only {', '.join(sorted(tensors)) or 'nothing'}"
             )
-    return found
+    return tensors

@@ -166,8 +166,8 @@ def stored(tensors: Mapping[str, Tensor], apart: Collection[str] = ()) -> dict[s
 def _tensor(file: Any, name: str, entry: Stored) -> Tensor:
     """A tensor from where it is: the file, or the plan."""
     if entry.data is None:
-        found: Tensor = file.get_tensor(name)
-        return found
+        tensor: Tensor = file.get_tensor(name)
+        return tensor
     kind = next(d for d, n in _NAMES.items() if n == entry.dtype)
     try:
         content = bytearray(base64.b64decode(entry.data, validate=True))

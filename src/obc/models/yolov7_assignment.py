@@ -87,7 +87,7 @@ def assign(
     detect: Detect, maps: Sequence[Tensor], boxes: Sequence[Tensor], objects: Sequence[Objects]
 ) -> list[Answers]:
     """The places of each resolution that answer for an object of their image."""
-    images = [_of_image(detect, maps, boxes, i, found) for i, found in enumerate(objects)]
+    images = [_of_image(detect, maps, boxes, i, labels) for i, labels in enumerate(objects)]
     return [_joined(answers) for answers in zip(*images, strict=True)]
 
 

@@ -61,9 +61,9 @@ def fitting(
     values: Iterable[float], start: float, end: float, *, zero: bool = False, log: bool = False
 ) -> Axis:
     """An axis with room for all values; with `log` logarithmic if they span several decades."""
-    found = list(values)
-    low, high = min(found), max(found)
-    if log and spans_decades(found):
+    numbers = list(values)
+    low, high = min(numbers), max(numbers)
+    if log and spans_decades(numbers):
         return Axis(
             10 ** math.floor(math.log10(low)), 10 ** math.ceil(math.log10(high)), start, end, True
         )
@@ -84,8 +84,8 @@ def spans_decades(values: Iterable[float]) -> bool:
     >>> spans_decades([0.1, 1]), spans_decades([0.01, 10]), spans_decades([0, 10])
     (False, True, False)
     """
-    found = list(values)
-    return min(found) > 0 and math.log10(max(found) / min(found)) > _DECADES
+    numbers = list(values)
+    return min(numbers) > 0 and math.log10(max(numbers) / min(numbers)) > _DECADES
 
 
 def _round_step(least: float) -> float:

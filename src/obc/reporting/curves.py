@@ -99,9 +99,9 @@ def _legend(figure: Figure, handles: dict[str, Any]) -> None:
     """Names as they are: matplotlib hides those that begin with _ and reads $…$ as formulas."""
     lines, blank = list(handles.values()), [" "] * len(handles)
     columns = max(1, _LETTERS // (max(map(len, handles)) + 8))  # 8 for the line and the space
-    found = figure.legend(
+    legend = figure.legend(
         lines, blank, loc="outside lower center", ncols=min(columns, len(lines)), frameon=False
     )
-    for text, name in zip(found.get_texts(), handles, strict=True):
+    for text, name in zip(legend.get_texts(), handles, strict=True):
         text.set_parse_math(False)
         text.set_text(name)

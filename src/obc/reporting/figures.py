@@ -65,7 +65,7 @@ def widths(record: Record) -> list[Bars]:
     """Each site before, and after each plan."""
     if record.widths is None or not record.widths.before:
         return []
-    found, longest = record.widths, max(record.widths.before.values()) or 1
+    widths, longest = record.widths, max(record.widths.before.values()) or 1
     return [
         Bars(
             name,
@@ -73,10 +73,10 @@ def widths(record: Record) -> list[Bars]:
             100 * before / longest,
             [
                 Inner(plan, str(after[name]), 100 * after[name] / longest, min(number, 4))
-                for number, (plan, after) in enumerate(found.after.items(), 1)
+                for number, (plan, after) in enumerate(widths.after.items(), 1)
             ],
         )
-        for name, before in found.before.items()
+        for name, before in widths.before.items()
     ]  # fmt: skip
 
 
@@ -216,7 +216,7 @@ def score_charts(scores: Sequence[Scores]) -> list[Chart]:
 def tuning_charts(curves: Sequence[Tuning], metric: Metric) -> list[tuple[str, list[Chart]]]:
     """For each plan: the metric, the loss and the learning rate of all its curves."""
     chosen = styles(list(dict.fromkeys(c.name for c in curves)))
-    found = []
+    figures = []
     for plan in dict.fromkeys(c.plan for c in curves):
         own = [c for c in curves if c.plan == plan]
         charts = []
@@ -242,8 +242,8 @@ def tuning_charts(curves: Sequence[Tuning], metric: Metric) -> list[tuple[str, l
                         most=most,
                     )
                 )
-        found.append((plan, charts))
-    return found
+        figures.append((plan, charts))
+    return figures
 
 
 def comparison_charts(curves: Sequence[Curve], metric: Metric) -> list[Chart]:
@@ -273,7 +273,7 @@ def best_points(curves: Sequence[Curve], metric: Metric) -> list[set[int]]:
 def comparison_lines(curves: Sequence[Curve], key: str, of: str) -> list[Line]:
     """Quality or loss of each criterion over one kind of what was removed, in per cent."""
     chosen = styles([c.criterion for c in curves])
-    found = []
+    drawn = []
     for curve in curves:
         points = sorted(
             (100 * getattr(p, key), getattr(p, of), getattr(p, f"{of}_std") or 0.0)
@@ -282,8 +282,8 @@ def comparison_lines(curves: Sequence[Curve], key: str, of: str) -> list[Line]:
         )
         if points:
             x, y, spread = zip(*points, strict=True)
-            found.append(Line(curve.criterion, x, y, chosen[curve.criterion], spread))
-    return sorted(found, key=lambda line: line.style)
+            drawn.append(Line(curve.criterion, x, y, chosen[curve.criterion], spread))
+    return sorted(drawn, key=lambda line: line.style)
 
 
 def times(curves: Sequence[Curve]) -> list[Bars]:

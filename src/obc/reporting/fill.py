@@ -124,14 +124,14 @@ def frontier(plan: Plan) -> list[Judged]:
     ]
 
 
-def scores(criterion: str, found: Mapping[str, Tensor], share: float | None = None) -> Scores:
+def scores(criterion: str, scores_of: Mapping[str, Tensor], share: float | None = None) -> Scores:
     """The spread of all sites' scores; the cut has this share of the channels below it.
 
     >>> spread = scores("l1", {"0": torch.arange(1.0, 101.0)}, share=0.25)
     >>> sum(spread.counts), round(spread.cut)
     (100, 26)
     """
-    values = torch.cat([v.detach().reshape(-1).double().cpu() for v in found.values()])
+    values = torch.cat([v.detach().reshape(-1).double().cpu() for v in scores_of.values()])
     if not values.numel() or not bool(values.isfinite().all()):
         raise ObcError(f"the scores of '{criterion}' are none, or not all finite")
     values = values.sort().values

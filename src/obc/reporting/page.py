@@ -65,8 +65,8 @@ def page(record: Record) -> str:
 
 def _seeds(record: Record) -> int | None:
     """Over how many seeds the comparison was repeated, if all its curves agree."""
-    found = {c.seeds for c in record.comparison}
-    return found.pop() if len(found) == 1 else None
+    counts = {c.seeds for c in record.comparison}
+    return counts.pop() if len(counts) == 1 else None
 
 
 def _facts(record: Record) -> list[str]:
@@ -75,7 +75,7 @@ def _facts(record: Record) -> list[str]:
 
 
 def _made(record: Record) -> list[tuple[str, str]]:
-    found: list[tuple[str, object]] = [
+    facts: list[tuple[str, object]] = [
         ("model", record.model),
         ("data", record.data),
         ("measured on", record.protocol),
@@ -84,7 +84,7 @@ def _made(record: Record) -> list[tuple[str, str]]:
     ]
     if record.environment is not None:
         own = record.environment
-        found += [
+        facts += [
             ("machine", own.machine),
             ("cores, threads used", f"{own.cores}, {own.threads}"),
             ("system", own.system),
@@ -92,8 +92,8 @@ def _made(record: Record) -> list[tuple[str, str]]:
             ("torch", own.torch),
             ("obc", own.obc),
         ]
-    found.append(("made", record.created))
-    return [(name, str(value)) for name, value in found if value is not None]
+    facts.append(("made", record.created))
+    return [(name, str(value)) for name, value in facts if value is not None]
 
 
 def _numbers(record: Record) -> _Numbers:

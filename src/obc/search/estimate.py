@@ -52,7 +52,7 @@ def estimate(
     >>> import torch
     >>> net = nn.Sequential(nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 4))
     >>> batches = [torch.randn(16, 8) for _ in range(4)]
-    >>> found = estimate(
+    >>> run = estimate(
     ...     net,
     ...     torch.zeros(1, 8),
     ...     batches,
@@ -61,7 +61,7 @@ def estimate(
     ...     step=0.125,
     ...     rows=3,
     ... )
-    >>> found.steps, found.rows
+    >>> run.steps, run.rows
     (4, 12)
     """
     rows, carry = int(settings.get("rows", _ROWS)), float(settings.get("carry", 0.0))

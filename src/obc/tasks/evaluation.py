@@ -74,8 +74,8 @@ class Evaluation:
     `evaluation.loss`. `samples` holds one row of outcomes for each sample, in the order of the
     data, so that two models can be compared sample by sample; `Task.summary` makes values of them.
 
-    >>> found = Evaluation((Metric("rmse", higher=False, digits=3),), (0.25,), "8 samples")
-    >>> found.value, found.rmse, str(found)
+    >>> evaluation = Evaluation((Metric("rmse", higher=False, digits=3),), (0.25,), "8 samples")
+    >>> evaluation.value, evaluation.rmse, str(evaluation)
     (0.25, 0.25, 'rmse 0.250')
     """
 

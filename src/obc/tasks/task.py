@@ -199,9 +199,9 @@ class Task:
         if not sums[-1]:
             raise ObcError("there is nothing to evaluate on")
         values = self.summary(sums[:-1], round(float(sums[-1])))
-        told = self.protocol if split == "test" else f"the {split} half of {self.protocol}"
+        protocol = self.protocol if split == "test" else f"the {split} half of {self.protocol}"
         samples = torch.cat(rows) if group is None else None
-        return Evaluation(tuple(self.metrics), tuple(map(float, values)), told, samples)
+        return Evaluation(tuple(self.metrics), tuple(map(float, values)), protocol, samples)
 
     def speed(self, model: nn.Module) -> dict[str, float]:
         """What a model does in a second, by name, where there is more to say than one example."""

@@ -21,12 +21,12 @@ def candidates(
     Only modules of one kind are looked at, those around the site's layers.
     """
     paths = [n for n, m in model.named_modules() if type(m) is kind]
-    found = [list(_numbers(model, site, paths)) for site in group]
+    numbers_of = [list(_numbers(model, site, paths)) for site in group]
 
     def pick(fits: _Fits) -> tuple[tuple[str, ...], ...]:
         return tuple(
             tuple(path + name for path, name, value in numbers if fits(name, value, site))
-            for site, numbers in zip(group, found, strict=True)
+            for site, numbers in zip(group, numbers_of, strict=True)
         )
 
     def likely(name: str, value: int, site: Site) -> bool:
@@ -34,7 +34,9 @@ def candidates(
 
     for fits in (likely, _is_width, _counts_heads):
         yield pick(fits)
-    for only in dict.fromkeys(name for _, name, value in found[0] if likely(name, value, group[0])):
+    for only in dict.fromkeys(
+        name for _, name, value in numbers_of[0] if likely(name, value, group[0])
+    ):
         yield pick(lambda name, value, site, only=only: name == only and value % site.size == 0)  # type: ignore[misc]
 
 

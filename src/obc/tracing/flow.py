@@ -198,17 +198,17 @@ class Flow(TorchDispatchMode):
     def through_training(self, model: nn.Module, example: Any) -> None:
         """Follow what the model does in train mode only: a head whose output is a loss, say.
 
-        It adds ids and ties; the steps that are told of are those of eval mode.
+        It adds ids and ties; the recorded steps stay those of eval mode.
         """
-        told: tuple[list[Any], ...] = (self.ops, self.given, self.steps, self.calls)
-        lengths = [len(own) for own in told]
+        records: tuple[list[Any], ...] = (self.ops, self.given, self.steps, self.calls)
+        lengths = [len(record) for record in records]
         try:
             with self:
                 output = forward(model, example, training=True)
             self._freeze_outputs(output)
         finally:
-            for own, length in zip(told, lengths, strict=True):
-                del own[length:]
+            for record, length in zip(records, lengths, strict=True):
+                del record[length:]
 
     def _freeze_outputs(self, output: Any) -> None:
         for tensor in outputs(output):

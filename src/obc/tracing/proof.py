@@ -59,13 +59,13 @@ class Proof:
             inside.through(model, self._example)
         return max(worst, self._compare(inside.values))
 
-    def _compare(self, found: _Values) -> float:
+    def _compare(self, values: _Values) -> float:
         """Compare what both computed on the way, as far as both went the same one."""
         assert self._values is not None
         shown = torch.zeros(self._size, dtype=torch.bool)
         worst = 0.0
         for key, expected in self._values.items():
-            others = found.get(key, [])
+            others = values.get(key, [])
             if [t.shape for t, _ in expected] != [t.shape for t, _ in others]:
                 continue
             where = f" in '{key[0] or 'the model'}'{key[1] and f', {key[1]}'}"

@@ -226,7 +226,7 @@ def _ignored(flow: Flow, model: nn.Module, patterns: Sequence[str]) -> list[tupl
         reads[ids[ids >= 0]] = True
     for ids in flow.ledger.roles["out"]:
         reads[ids[ids >= 0]] = False
-    found = []
+    ignored = []
     for pattern in patterns:
         hits = {n for n in names if fnmatch.fnmatchcase(n, pattern)}
         if not hits:
@@ -234,8 +234,8 @@ def _ignored(flow: Flow, model: nn.Module, patterns: Sequence[str]) -> list[tupl
         for leaf in flow.leaves.values():
             if any(leaf.name.startswith(f"{h}.") for h in hits):
                 own = [ids[~reads[ids]] for ids in leaf.dims if ids is not None]
-                found += [(ids, _reason(f"ignored by '{pattern}'")) for ids in own]
-    return found
+                ignored += [(ids, _reason(f"ignored by '{pattern}'")) for ids in own]
+    return ignored
 
 
 _UNSTEADY = "the model changes its graph from call to call; it cannot be traced"

@@ -69,7 +69,7 @@ class Trial:
         if self.attempt(list(sites)) is None:
             return sites, []
         fine: list[Site] = []
-        found = []
+        failures = []
         for group in alike(self.model, sites):
             failure = self.attempt([*fine, *group])
             if failure is None:
@@ -77,10 +77,10 @@ class Trial:
                 continue
             patched = self._with_attributes(fine, group, failure)
             if patched is None:
-                found.append((group, failure))
+                failures.append((group, failure))
             else:
                 fine += patched
-        return sites.with_attributes({s.name: s.attributes for s in fine}), found
+        return sites.with_attributes({s.name: s.attributes for s in fine}), failures
 
     def attempt(self, sites: list[Site]) -> Failure | None:
         """Narrow these sites; None when all went as the trace says."""
@@ -118,17 +118,17 @@ class Trial:
             narrow(self.model, sites, units, how, kept)
             pass_by(self.model, passed)
             again = Flow(self.model, self.flow.find)
-            found = outputs(self.run(again))
+            results = outputs(self.run(again))
         except Exception as error:
             self.other_ops = True
             return self.failure(error, (again.steps or self.flow.steps)[-1].place)
         finally:
             self.before.restore()
         self.other_ops |= again.ops != self._ops_without(passed)
-        if [t.shape for t in found] != self.shapes:
+        if [t.shape for t in results] != self.shapes:
             place = self.met(self.gone.nonzero().reshape(-1))
             return Failure(place, "puts out other shapes when narrower")
-        return compare(again, kept, found)
+        return compare(again, kept, results)
 
     def _ops_without(self, calls: list[ModuleCall]) -> list[tuple[str, ...]]:
         edges = [0, *(edge for c in calls for edge in (c.begin, c.end)), len(self.flow.ops)]
@@ -168,11 +168,11 @@ class Trial:
         assert ids is not None
         return ids[member.index[:, 0]]
 
-    def _compute(self, again: Flow, kept: Positions, found: list[Tensor]) -> Failure | None:
+    def _compute(self, again: Flow, kept: Positions, results: list[Tensor]) -> Failure | None:
         """The narrower model must put out what the masked one does."""
         masked = Masked(self.model, self.flow, self.gone)
         try:
-            difference(outputs(self.run(masked)), found)
+            difference(outputs(self.run(masked)), results)
         except NothingToCompare:
             return None
         except ObcError as error:
@@ -181,7 +181,7 @@ class Trial:
             self.before.restore()
         return None
 
-    def _compare(self, again: Flow, kept: Positions, found: list[Tensor]) -> Failure | None:
+    def _compare(self, again: Flow, kept: Positions, results: list[Tensor]) -> Failure | None:
         """Both runs must tie the same positions of the same parameters."""
         other = base_classes(again.ledger)
         theirs = {leaf.name: leaf for leaf in again.leaves.values()}
@@ -204,10 +204,10 @@ class Trial:
 
     def met(self, ids: Tensor) -> Place:
         """The first place where one of these ids was met."""
-        wanted = torch.zeros(self.flow.ledger.size, dtype=torch.bool)
-        wanted[ids] = True
+        reached = torch.zeros(self.flow.ledger.size, dtype=torch.bool)
+        reached[ids] = True
         steps = self.flow.steps
-        met = (s.place for s in steps if any(bool(wanted[i[i >= 0]].any()) for i in s.ids))
+        met = (s.place for s in steps if any(bool(reached[i[i >= 0]].any()) for i in s.ids))
         return next(met, steps[0].place)
 
     def give_up(self, group: list[Site], failure: Failure) -> list[tuple[Tensor, Reason]]:

@@ -58,8 +58,8 @@ def read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 def model_state(model: nn.Module) -> dict[str, Tensor]:
     """Every parameter and persistent buffer; to be called in every process."""
-    found: dict[str, Any] = get_model_state_dict(model, options=WHOLE)
-    return found
+    state: dict[str, Any] = get_model_state_dict(model, options=WHOLE)
+    return state
 
 
 def set_model_state(model: nn.Module, tensors: Mapping[str, Any]) -> None:

@@ -134,11 +134,11 @@ class Learner:
         """All that `restore` needs."""
         self.agree()
         inner = self.processes.inner(self.optimizer)
-        found = checkpoint.named("model", checkpoint.model_state(self.model))
-        found |= checkpoint.named("optimizer", checkpoint.optimizer_state(self.model, inner))
+        tensors = checkpoint.named("model", checkpoint.model_state(self.model))
+        tensors |= checkpoint.named("optimizer", checkpoint.optimizer_state(self.model, inner))
         if self.average is not None:
-            found |= checkpoint.named("average", self.average.state_dict())
-        return found
+            tensors |= checkpoint.named("average", self.average.state_dict())
+        return tensors
 
     def restore(self, tensors: dict[str, Tensor], done: int) -> None:
         inner = self.processes.inner(self.optimizer)

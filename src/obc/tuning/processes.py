@@ -73,25 +73,25 @@ class Processes:
         return first, second
 
     def unwrapped(self, model: nn.Module) -> nn.Module:
-        found: nn.Module = self._accelerator.unwrap_model(model)
-        return found
+        unwrapped: nn.Module = self._accelerator.unwrap_model(model)
+        return unwrapped
 
     def inner(self, optimizer: Any) -> torch.optim.Optimizer:
         """torch's own optimizer."""
-        found: torch.optim.Optimizer = getattr(optimizer, "optimizer", optimizer)
-        return found
+        inner: torch.optim.Optimizer = getattr(optimizer, "optimizer", optimizer)
+        return inner
 
     def backward(self, loss: Tensor) -> None:
         self._accelerator.backward(loss)
 
     def apart(self, model: nn.Module) -> AbstractContextManager[Any]:
         """Inside, gradients are added up without being shared."""
-        found: AbstractContextManager[Any] = self._accelerator.no_sync(model)
-        return found
+        context: AbstractContextManager[Any] = self._accelerator.no_sync(model)
+        return context
 
     def autocast(self) -> AbstractContextManager[Any]:
-        found: AbstractContextManager[Any] = self._accelerator.autocast()
-        return found
+        context: AbstractContextManager[Any] = self._accelerator.autocast()
+        return context
 
     def unscale(self, optimizer: Any) -> None:
         self._accelerator.unscale_gradients(optimizer)

@@ -129,12 +129,12 @@ class Run:
     def evaluations(self) -> list[Evaluation]:
         """Of each epoch that has ended, as its history tells."""
         names = {m.name: history_key(m.name) for m in self.task.metrics}
-        told = [h for h in self.history if all(key in h for key in names.values())]
+        complete = [h for h in self.history if all(key in h for key in names.values())]
         return [
             Evaluation.of(
                 self.task.metrics, {n: h[key] for n, key in names.items()}, self.task.protocol
             )
-            for h in told
+            for h in complete
         ]
 
     def _write(self, name: str, tensors: dict[str, Any], facts: dict[str, Any]) -> None:
