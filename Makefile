@@ -38,7 +38,7 @@ test-all: setup  ## run every test, with 500 examples for each property
 
 # Another twelfth each time; -x, so that what fails before the time is over is told.
 test-slice: setup  ## run a twelfth of the slow tests for at most 25 minutes, another one each commit
-	timeout 1500 $(PYTEST) -x -m "slow and not network" --slice $$(git rev-list --count HEAD)/12 \
+	timeout 1500 env $(PYTEST) -x -m "slow and not network" --slice $$(git rev-list --count HEAD)/12 \
 		|| { [ $$? = 124 ] && echo "25 minutes are over: the rest of this slice did not run"; }
 
 check: setup  ## check format, lint, types and the import contract
