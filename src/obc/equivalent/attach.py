@@ -46,7 +46,7 @@ def check_state(model: nn.Module, names: Iterable[str]) -> None:
     >>> check_state(nn.Linear(2, 2), ["parametrizations.weight.0.C.0.matrices.0"])
     Traceback (most recent call last):
     obc.errors.ObcError: the state holds C and D of an equivalent pruning, the model does not; make
-    the model by obc.apply(model, plan, equivalent=True), or merge before saving
+    the model by obc.apply(model, plan, equivalent=True), or merge before saving...
     """
     factored = any(".matrices." in name for name in names)
     if factored and not is_equivalent(model):

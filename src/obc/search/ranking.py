@@ -120,7 +120,7 @@ def check_scores(scores: Mapping[str, Tensor]) -> None:
     >>> check_scores({"a": torch.zeros(3), "b": torch.zeros(2)})
     Traceback (most recent call last):
     obc.errors.ObcError: all channels have the same score (0), so which of them go would be \
-    arbitrary; give other batches, another loss or another criterion
+    arbitrary; give other batches, another loss or another criterion...
     """
     for name, values in scores.items():
         if torch.isnan(values).any():

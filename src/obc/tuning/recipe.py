@@ -64,7 +64,7 @@ class Recipe(_Strict):
     >>> Recipe(lr=0.01, epochs=100, batch_size=128, optimizer="adam")
     Traceback (most recent call last):
     ...
-    obc.errors.ObcError: optimizer: Input should be 'sgd' or 'adamw', not 'adam'
+    obc.errors.ObcError: optimizer: Input should be 'sgd' or 'adamw', not 'adam'...
     """
 
     model: str | None = None
