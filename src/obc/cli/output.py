@@ -10,7 +10,7 @@ import os
 import sys
 import typing
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -53,11 +53,9 @@ class Output:
         if not self.quiet:
             self._err.print(Text(f"note: {text}", style="yellow"), soft_wrap=True)
 
-    def error(self, text: str, kind: str = "error", more: Sequence[str] = ()) -> None:
+    def error(self, text: str, kind: str = "error") -> None:
         line = " ".join(text.split())
         self._err.print(Text(f"{kind}: {line}", style="bold red"), soft_wrap=True)
-        for note in more:
-            self._err.print(Text(note, style="dim"), soft_wrap=True)
         if self.as_json:
             print(json.dumps({"error": line}))
 
@@ -117,7 +115,7 @@ def _guarded(out: Output, debug: bool, resumes: bool) -> Iterator[None]:
     except (ObcError, OSError) as error:
         if debug:
             raise
-        out.error(str(error), more=getattr(error, "__notes__", ()))
+        out.error(str(error))
         raise typer.Exit(FAILED) from None
     except (typer.Exit, typer.BadParameter):
         raise
