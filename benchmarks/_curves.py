@@ -115,6 +115,56 @@ def accuracy(model: nn.Module, batch: Batch) -> float:
     return 100 * float(sum(right)) / len(batch[1])
 
 
+def points(
+    model: nn.Module,
+    data: Data,
+    batches: list[Batch],
+    settings: Mapping[str, Any],
+    speedups: Sequence[float],
+    samples: int = 0,
+    refit: Sequence[float] | None = None,
+) -> dict[str, Any]:
+    """One planning run: at each speed-up, what was removed and the accuracy that is left.
+
+    With `samples`, also after recalibration with the first so many training images, and what that
+    took in CPU seconds; at the speed-ups `refit`, or at all.
+    """
+    targets = [obc.MACs(speedup=s) for s in speedups]
+    start = time.process_time()
+    plans = obc.plan(model, data.test[0][:1], batches, loss, target=targets, **settings)
+    planning = time.process_time() - start
+    at = []
+    for speedup, plan in zip(speedups, plans, strict=True):
+        pruned = obc.apply(copy.deepcopy(model), plan)
+        point = {"speedup": speedup, **removed(plan), "cut": accuracy(pruned, data.test)}
+        if samples and (refit is None or speedup in refit):
+            point |= recalibrated(pruned, model, data, samples)
+        at.append(point)
+    return {"planning seconds": planning, "steps": len(plans[-1].history), "points": at}
+
+
+def removed(plan: obc.Plan) -> dict[str, float]:
+    """The shares of channels, parameters and MACs that are gone."""
+    before, after = plan.before, plan.after
+    assert before is not None and after is not None
+    costs = ("channels", "params", "macs")
+    return {name: 1 - getattr(after, name) / getattr(before, name) for name in costs}
+
+
+def recalibrated(pruned: nn.Module, model: nn.Module, data: Data, samples: int) -> dict[str, Any]:
+    """Recalibrate in place; the accuracy after it, and its account."""
+    start = time.process_time()
+    account = obc.recalibrate(pruned, model, data.train[0][:samples].split(64), samples=samples)
+    seconds = time.process_time() - start
+    return {
+        "recalibrated": accuracy(pruned, data.test),
+        "seconds": seconds,
+        "residual": account.residual,
+        "kept": account.kept,
+        "error": [account.before, account.after],
+    }
+
+
 def curve(
     model: nn.Module,
     data: Data,
@@ -123,17 +173,9 @@ def curve(
     speedups: Sequence[float],
 ) -> dict[str, Any]:
     """Accuracies at all speed-ups of one run, and the CPU seconds it took."""
-    example = data.test[0][:1]
-    start = time.process_time()
-    targets = [obc.MACs(speedup=s) for s in speedups]
-    plans = obc.plan(model, example, batches, loss, target=targets, **settings)
-    seconds = time.process_time() - start
-    found = []
-    for plan in plans:
-        pruned = copy.deepcopy(model)
-        obc.apply(pruned, plan)
-        found.append(accuracy(pruned, data.test))
-    return {"accuracy": found, "seconds": seconds, "steps": len(plans[-1].history)}
+    run = points(model, data, batches, settings, speedups)
+    accuracies = [point["cut"] for point in run["points"]]
+    return {"accuracy": accuracies, "seconds": run["planning seconds"], "steps": run["steps"]}
 
 
 def table(

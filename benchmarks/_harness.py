@@ -131,6 +131,29 @@ def save(name: str, results: Mapping[str, Any]) -> Path:
     return path
 
 
+class Cells:
+    """Results of a benchmark by key, each with its command and commit, kept as they come.
+
+    What the result file already has need not be run again: a run that was cut short goes on.
+    """
+
+    def __init__(self, name: str, protocol: Mapping[str, Any]) -> None:
+        self.name, self.protocol = name, protocol
+        path = RESULTS / f"{name}.json"
+        known = json.loads(path.read_text()) if path.exists() else {}
+        self.results: dict[str, dict[str, Any]] = known.get("cells", {})
+
+    def add(self, key: str, result: Mapping[str, Any]) -> None:
+        self.results[key] = {**result, "command": command(), "commit": commit()}
+        save(self.name, {**self.protocol, "cells": self.results})
+
+
+def command() -> str:
+    """What was typed to run this benchmark; folders are the reader's own."""
+    words = [w if not os.path.isabs(w) else "FOLDER" for w in sys.argv[1:]]
+    return " ".join(["python", "-m", _module(), *words])
+
+
 def commit() -> str:
     """The commit that is being measured."""
     return _git("rev-parse", "--short", "HEAD")
@@ -145,7 +168,7 @@ def _plain(value: Any) -> Any:
 def _context() -> dict[str, Any]:
     return {
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "command": " ".join(["python", "-m", _module(), *sys.argv[1:]]),
+        "command": command(),
         "commit": commit(),
         "uncommitted changes": bool(_git("status", "--porcelain", "--", "src")),
         "machine": {
@@ -161,7 +184,7 @@ def _context() -> dict[str, Any]:
 
 def _module() -> str:
     spec = sys.modules["__main__"].__spec__
-    return spec.name if spec else Path(sys.argv[0]).stem
+    return spec.name.removesuffix(".__main__") if spec else Path(sys.argv[0]).stem
 
 
 def _git(*words: str) -> str:

@@ -16,7 +16,14 @@ from torch.nn import functional
 from benchmarks import _curves
 from benchmarks._curves import Batch, Data
 from obc.data.cifar import MEAN_10, STD_10
-from obc.models import mobilenet_v2, resnet56, resnet56_padded, vit_small
+from obc.models import (
+    mobilenet_v2,
+    resnet20_padded,
+    resnet56,
+    resnet56_padded,
+    vgg16,
+    vit_small,
+)
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # ImageNet's
 
@@ -102,15 +109,23 @@ def renormalised(part: Batch) -> Batch:
     return (part[0] * a + b - c) / d, part[1]
 
 
-def network(name: str, seed: int, folders: Folders) -> tuple[nn.Module, Data]:
-    """A trained network and its data, drawn by the seed."""
-    if name in ("resnet56", "resnet56_padded"):
+# Networks for CIFAR-10, and the files of their weights.
+CIFAR: dict[str, tuple[Callable[[], nn.Module], str]] = {
+    "resnet56": (resnet56, "resnet56_cifar10"),
+    "resnet56_padded": (resnet56_padded, "resnet56_cifar10_padded"),
+    "resnet20_padded": (resnet20_padded, "resnet20_cifar10_padded"),
+    "vgg16_quarter": (lambda: vgg16(10, width=16), "vgg16_quarter_cifar10"),
+}
+
+
+def network(name: str, seed: int, folders: Folders, images: int = 2048) -> tuple[nn.Module, Data]:
+    """A trained network and its data, drawn by the seed; so many training images of CIFAR-10."""
+    if name in CIFAR:
         assert folders.cifar is not None and folders.weights is not None
-        data = _curves.cifar(seed, folders.cifar, 2048, 2000)
-        model = resnet56() if name == "resnet56" else resnet56_padded()
-        file = "resnet56_cifar10" + ("_padded" if name == "resnet56_padded" else "")
+        build, file = CIFAR[name]
+        model, data = build(), _curves.cifar(seed, folders.cifar, images, 2000)
         model.load_state_dict(load_file(folders.weights / f"{file}.safetensors"))
-        if name == "resnet56_padded":
+        if name.endswith("_padded"):
             data = Data(renormalised(data.train), renormalised(data.test))
         return model.eval(), data
     if name == "mobilenet":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import copy
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,22 +29,32 @@ ARMS: dict[str, tuple[dict[str, Any], float]] = {
 
 
 def tune(
-    model: nn.Module, data: _curves.Data, epochs: int, size: int, groups: Any, seed: int
+    model: nn.Module,
+    data: _curves.Data,
+    epochs: int,
+    size: int,
+    groups: Any,
+    seed: int,
+    watch: Callable[[], None] = lambda: None,
 ) -> None:
-    """SGD with momentum and a cosine schedule; batches are the same for every arm of a seed."""
+    """SGD with momentum and a cosine schedule; batches are the same for every arm of a seed.
+
+    `watch` is called after each epoch, the model in eval mode.
+    """
     x, y = data.train
     optimizer = torch.optim.SGD(groups, momentum=0.9)
     random = torch.Generator().manual_seed(seed)
     steps = -(-len(x) // size) * epochs
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
-    model.train()
     for _ in range(epochs):
+        model.train()
         for batch in torch.randperm(len(x), generator=random).split(size):
             optimizer.zero_grad()
             _curves.loss(model, (x[batch], y[batch])).backward()
             optimizer.step()
             schedule.step()
-    model.eval()
+        model.eval()
+        watch()
 
 
 def one_seed(model: nn.Module, data: _curves.Data, options: Any, seed: int) -> dict[str, float]:

@@ -11,10 +11,7 @@ another:
 from __future__ import annotations
 
 import argparse
-import copy
-import json
 import statistics
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -22,9 +19,8 @@ from typing import Any
 import torch
 from torch import nn
 
-import obc
-from benchmarks._curves import Data, accuracy, loss
-from benchmarks._harness import CONSOLE, RESULTS, commit, save, show
+from benchmarks._curves import Data, accuracy, points
+from benchmarks._harness import CONSOLE, Cells, show
 from benchmarks._networks import Folders, network
 
 RANKINGS: dict[str, dict[str, Any]] = {
@@ -46,31 +42,10 @@ def cell(
     model: nn.Module, data: Data, ranking: str, speedups: Sequence[float], options: Any
 ) -> dict[str, Any]:
     """Accuracies of one planning run, cut and recalibrated, at every budget."""
-    batches, example = data.batches(options.batch), data.test[0][:1]
-    targets = [obc.MACs(speedup=s) for s in speedups]
     settings = {"rows": options.rows, "step": options.step, **RANKINGS[ranking]}
-    start = time.process_time()
-    plans = obc.plan(model, example, batches, loss, target=targets, **settings)
-    seconds = time.process_time() - start
-    calibration = data.train[0][:SAMPLES].split(64)
-    points = []
-    for speedup, plan in zip(speedups, plans, strict=True):
-        pruned = obc.apply(copy.deepcopy(model), plan)
-        cut = accuracy(pruned, data.test)
-        start = time.process_time()
-        account = obc.recalibrate(pruned, model, calibration)
-        point = {
-            "speedup": speedup,
-            "cut": cut,
-            "recalibrated": accuracy(pruned, data.test),
-            "seconds": time.process_time() - start,
-            "residual": account.residual,
-            "kept": account.kept,
-            "error": [account.before, account.after],
-        }
-        CONSOLE.print(ranking, point)
-        points.append(point)
-    return {"whole": accuracy(model, data.test), "planning seconds": seconds, "points": points}
+    run = points(model, data, data.batches(options.batch), settings, speedups, SAMPLES)
+    CONSOLE.print(ranking, run)
+    return {"whole": accuracy(model, data.test), **run}
 
 
 def tables(cells: dict[str, dict[str, Any]]) -> None:
@@ -116,11 +91,10 @@ def main() -> None:
     folders = Folders(
         *(getattr(options, n) for n in ("cifar", "fashion", "imagenet", "weights", "mobilenet"))
     )
-    path = RESULTS / "recalibrate.json"
-    cells: dict[str, Any] = json.loads(path.read_text())["cells"] if path.exists() else {}
+    cells = Cells("recalibrate", {"samples": SAMPLES})
     for name in options.networks:
         for seed in range(options.seeds):
-            todo = [r for r in options.rankings if f"{name}|{r}|{seed}" not in cells]
+            todo = [r for r in options.rankings if f"{name}|{r}|{seed}" not in cells.results]
             if not todo:
                 continue
             model, data = network(name, seed, folders)
@@ -128,13 +102,8 @@ def main() -> None:
                 speedups = options.speedups or SPEEDUPS.get(name, EVERYWHERE)
                 result = cell(model, data, ranking, speedups, options)
                 settings = {k: getattr(options, k) for k in ("rows", "batch", "step")}
-                cells[f"{name}|{ranking}|{seed}"] = {
-                    **result,
-                    "settings": settings,
-                    "commit": commit(),
-                }
-                save("recalibrate", {"samples": SAMPLES, "cells": cells})
-    tables(cells)
+                cells.add(f"{name}|{ranking}|{seed}", {**result, "settings": settings})
+    tables(cells.results)
 
 
 if __name__ == "__main__":

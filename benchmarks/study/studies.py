@@ -1,0 +1,79 @@
+"""What is compared without tuning: networks, variants of the ranking, budgets and seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+JC = "JC, as printed"
+GROUP = "group JC ÷ cost"
+BY_COST: dict[str, Any] = {"block": "group", "rank": "score/cost"}
+
+# The paper's apple-to-apple comparison; what ranks by weights alone is the same for each seed.
+DATA_FREE: dict[str, dict[str, Any]] = {
+    name: {"criterion": name} for name in ("l1", "l2", "bn_scale", "fpgm", "whc")
+}
+CRITERIA: dict[str, dict[str, Any]] = {
+    GROUP: BY_COST,
+    JC: {},
+    "taylor": {"criterion": "taylor"},
+    "hessian": {"criterion": "hessian"},
+    "random": {"criterion": "random"},
+    **DATA_FREE,
+}
+# Each differs in one thing from JC as printed with the protocol's rows and step.
+ABLATIONS: dict[str, dict[str, Any]] = {
+    "γβ diagonal": {"diagonal_norm": True},
+    "local": {"scope": "local"},
+    "isomorphic": {"scope": "isomorphic"},
+    "mean": {"aggregate": "mean"},
+    "max": {"aggregate": "max"},
+    "sum, normalised": {"normalize": "mean"},
+    "mean, normalised": {"aggregate": "mean", "normalize": "mean"},
+    "max, normalised": {"aggregate": "max", "normalize": "mean"},
+    "p = 10%": {"step": 0.1},
+    "p = 5%": {"step": 0.05},
+    "N = 5": {"rows": 5},
+    "N = 50": {"rows": 50},
+    "group JC": {"block": "group"},
+    "JC ÷ cost": {"rank": "score/cost"},
+}
+
+
+@dataclass(frozen=True)
+class Study:
+    """Variants of one network, each planned once to all speed-ups.
+
+    `samples` are the images to recalibrate with, at the speed-ups `refit`; `rows` (N), `batch` and
+    `step` (p) are those of the planning, unless a variant has its own.
+    """
+
+    network: str
+    variants: Mapping[str, Mapping[str, Any]]
+    speedups: tuple[float, ...] = (1.5, 2.0, 3.0, 4.0)
+    refit: tuple[float, ...] = (2.0, 4.0)
+    seeds: int = 3
+    rows: int = 20
+    batch: int = 16
+    step: float = 0.025
+    samples: int = 512
+
+    def keys(self, seeds: int | None = None) -> list[tuple[str, int]]:
+        """All cells, seed by seed, so that a run that is cut short has all variants."""
+        count = self.seeds if seeds is None else seeds
+        return [
+            (name, seed)
+            for seed in range(count)
+            for name in self.variants
+            if seed == 0 or name not in DATA_FREE
+        ]
+
+
+STUDIES = {
+    "resnet20": Study("resnet20_padded", CRITERIA),
+    "ablations": Study("resnet20_padded", ABLATIONS, (2.0, 4.0), (4.0,), seeds=1),
+    "resnet56": Study("resnet56_padded", CRITERIA, seeds=1),
+    "vgg16": Study("vgg16_quarter", CRITERIA, (2.0, 3.0, 6.0, 9.0), (3.0, 9.0), seeds=1),
+    "fashion": Study("fashion", {GROUP: BY_COST, JC: {}, "l2": DATA_FREE["l2"]}),
+}
