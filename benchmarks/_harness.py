@@ -139,12 +139,13 @@ class Cells:
 
     def __init__(self, name: str, protocol: Mapping[str, Any]) -> None:
         self.name, self.protocol = name, protocol
+        self.commit = commit()  # of the code that runs, whatever is committed meanwhile
         path = RESULTS / f"{name}.json"
         known = json.loads(path.read_text()) if path.exists() else {}
         self.results: dict[str, dict[str, Any]] = known.get("cells", {})
 
     def add(self, key: str, result: Mapping[str, Any]) -> None:
-        self.results[key] = {**result, "command": command(), "commit": commit()}
+        self.results[key] = {**result, "command": command(), "commit": self.commit}
         save(self.name, {**self.protocol, "cells": self.results})
 
 

@@ -1,4 +1,50 @@
-"""placeholder"""
+"""Fills the marked blocks of `docs/results.md` and the README from the committed cells."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from benchmarks.study import blocks, claims, figures
+
+ROOT = Path(__file__).parents[2]
+PAGES = (ROOT / "docs" / "results.md", ROOT / "README.md")
+BLOCKS: dict[str, Callable[[], str]] = {
+    "summary": claims.summary,
+    "claims": claims.claims,
+    "criteria-resnet20": partial(blocks.criteria, "resnet20"),
+    "criteria-resnet56": partial(blocks.criteria, "resnet56"),
+    "criteria-vgg16": partial(blocks.criteria, "vgg16"),
+    "criteria-fashion": partial(blocks.criteria, "fashion"),
+    "ablations": blocks.ablations,
+    "tuning": blocks.tuning,
+    "rates": blocks.rates,
+    "seconds": blocks.seconds,
+    "frontier": blocks.frontier,
+}
+MARKED = re.compile(r"(<!-- study: ([\w-]+) -->\n).*?(<!-- end of study -->)", re.DOTALL)
 
 
-def write() -> None: ...
+def filled(text: str) -> str:
+    """A page with each marked block made anew.
+
+    >>> filled("<!-- study: nothing -->\\n<!-- end of study -->")
+    Traceback (most recent call last):
+    ...
+    KeyError: 'nothing'
+    """
+
+    def block(match: re.Match[str]) -> str:
+        content = BLOCKS[match[2]]()
+        return f"{match[1]}{content}\n{match[3]}" if content else f"{match[1]}{match[3]}"
+
+    return MARKED.sub(block, text)
+
+
+def write() -> None:
+    """The pages and the pictures."""
+    for page in PAGES:
+        page.write_text(filled(page.read_text(encoding="utf-8")), encoding="utf-8")
+    figures.draw(ROOT / "docs")

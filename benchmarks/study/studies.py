@@ -33,8 +33,9 @@ ABLATIONS: dict[str, dict[str, Any]] = {
     "mean, normalised": {"aggregate": "mean", "normalize": "mean"},
     "max, normalised": {"aggregate": "max", "normalize": "mean"},
     "p = 10%": {"step": 0.1},
-    "p = 5%": {"step": 0.05},
+    "p = 2.5%": {"step": 0.025},
     "N = 5": {"rows": 5},
+    "N = 20": {"rows": 20},
     "N = 50": {"rows": 50},
     "group JC": {"block": "group"},
     "JC ÷ cost": {"rank": "score/cost"},
@@ -54,9 +55,9 @@ class Study:
     speedups: tuple[float, ...] = (1.5, 2.0, 3.0, 4.0)
     refit: tuple[float, ...] = (2.0, 4.0)
     seeds: int = 3
-    rows: int = 20
-    batch: int = 16
-    step: float = 0.025
+    rows: int = 10
+    batch: int = 32
+    step: float = 0.05
     samples: int = 512
 
     def keys(self, seeds: int | None = None) -> list[tuple[str, int]]:

@@ -60,6 +60,22 @@ def best_rate(cells: Mapping[str, Any], speedup: float, arm: str) -> float:
     return max(at, key=lambda r: at[r])
 
 
+def speedups_of(cells: Mapping[str, Any]) -> list[float]:
+    """The speed-ups at which each way was tuned at each rate, so that the best is known."""
+    first = [f"{arm}|{rate:g}|0" for arm in ARMS for rate in RATES]
+    return sorted(s for s in SPEEDUPS if all(f"{s:g}x|{key}" in cells for key in first))
+
+
+def arms(cells: Mapping[str, Any], speedup: float) -> dict[str, tuple[float, list[Any]]]:
+    """Of each way its best rate, and its runs at that rate, one for each seed."""
+    ways = {}
+    for arm in ARMS:
+        rate = best_rate(cells, speedup, arm)
+        start = f"{speedup:g}x|{arm}|{rate:g}|"
+        ways[arm] = (rate, [cell for key, cell in cells.items() if key.startswith(start)])
+    return ways
+
+
 def run(folders: Folders, seeds: int | None) -> None:
     protocol = {
         **{"network": NETWORK, "images": IMAGES, "validation": VALIDATION, "epochs": EPOCHS},
@@ -83,7 +99,7 @@ def _one(cells: Cells, speedup: float, seed: int, folders: Folders) -> None:
     x, y = whole.train
     held_out = x[IMAGES:], y[IMAGES:]
     data = Data((x[:IMAGES], y[:IMAGES]), whole.test)
-    settings = {"rows": 20, "step": 0.025, "seed": seed, **BY_COST}
+    settings = {"rows": 10, "step": 0.05, "seed": seed, **BY_COST}
     target = obc.MACs(speedup=speedup)
     plan = obc.plan(model, x[:1], data.batches(32), loss, target=target, **settings)
     starts = {arm: started(model, plan, data, arm) for arm, _ in todo.values()}
