@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import obc
-from benchmarks._harness import show
+from benchmarks._harness import show, spread
 from obc.data import Images, load
 from obc.models import resnet20, resnet56
 
@@ -192,14 +192,9 @@ def table(
         means = [statistics.mean(r["accuracy"]) for r in runs]
         gain = [a - b for a, b in zip(means, first, strict=False)]
         cpu = statistics.mean(r["seconds"] for r in runs)
-        cells = (_spread(means), _spread(gain), *(_spread(p) for p in points))
+        cells = (spread(means), spread(gain), *(spread(p) for p in points))
         rows.append((name, *cells, f"{cpu:.0f}"))
     show(title, ("setting", "mean", "gain", *(f"{s:g}x" for s in speedups), "CPU s"), rows)
-
-
-def _spread(values: Sequence[float]) -> str:
-    off = statistics.stdev(values) if len(values) > 1 else 0.0
-    return f"{statistics.mean(values):.1f} ± {off:.1f}"
 
 
 def draw(

@@ -12,7 +12,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, is_dataclass
 from datetime import datetime, timezone
@@ -116,6 +116,13 @@ def show(title: str, columns: Iterable[str], rows: Iterable[Iterable[object]]) -
     for row in rows:
         table.add_row(*(str(cell) for cell in row))
     CONSOLE.print(table)
+
+
+def spread(numbers: Sequence[float], digits: int = 1) -> str:
+    """Mean and standard deviation; of a single number, the number; of none, nothing."""
+    if len(numbers) < 2:
+        return "".join(f"{n:.{digits}f}" for n in numbers)
+    return f"{statistics.mean(numbers):.{digits}f} ± {statistics.stdev(numbers):.{digits}f}"
 
 
 def save(name: str, results: Mapping[str, Any]) -> Path:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import copy
-import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from torch import nn
 
 import obc
 from benchmarks import _curves
-from benchmarks._harness import save, show
+from benchmarks._harness import save, show, spread
 from obc.models import resnet20
 
 SPEEDUPS = (2, 4, 8)
@@ -113,9 +112,7 @@ def report(runs: Sequence[dict[str, float]], options: Any) -> None:
     """The table over the seeds so far; a run of hours may not end."""
 
     def cell(key: str, less: str | None = None) -> str:
-        values = [run[key] - (run[less] if less else 0.0) for run in runs]
-        spread = statistics.stdev(values) if len(values) > 1 else 0.0
-        return f"{statistics.mean(values):.2f} ± {spread:.2f}"
+        return spread([run[key] - (run[less] if less else 0.0) for run in runs], 2)
 
     keys = ["before tuning", *ARMS]
     rows = []

@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from benchmarks._harness import RESULTS, spread
 from benchmarks.study import page, summary
 from benchmarks.study.tuning import best_rate
 
@@ -36,7 +37,7 @@ def test_every_block_is_on_a_page_and_every_picture_is_there() -> None:
 def test_each_cell_says_its_command_and_commit() -> None:
     cells = [
         cell
-        for file in summary.RESULTS.glob("study_*.json")
+        for file in RESULTS.glob("study_*.json")
         for cell in summary.results(file.stem.removeprefix("study_")).get("cells", {}).values()
     ]
     assert cells
@@ -45,9 +46,9 @@ def test_each_cell_says_its_command_and_commit() -> None:
 
 
 def test_a_spread_is_that_of_a_sample() -> None:
-    assert summary.spread([]) == ""
-    assert summary.spread([2.0]) == "2.0"
-    assert summary.spread([1.0, 3.0]) == "2.0 ± 1.4"
+    assert spread([]) == ""
+    assert spread([2.0]) == "2.0"
+    assert spread([1.0, 3.0]) == "2.0 ± 1.4"
 
 
 def test_a_rate_is_chosen_by_validation_images_of_seed_0() -> None:

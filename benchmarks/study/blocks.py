@@ -6,8 +6,9 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
+from benchmarks._harness import spread
 from benchmarks.study.studies import GROUP, JC, STUDIES
-from benchmarks.study.summary import Runs, by_variant, results, spread, table, values
+from benchmarks.study.summary import Runs, by_variant, results, table, values
 from benchmarks.study.tuning import arms, speedups_of
 
 # The paper's table 5: seconds of one evaluation of ResNet-56 on a TITAN Xp.
@@ -83,22 +84,21 @@ def ablations() -> str:
 
 
 def tuning() -> str:
-    """Each way at its best rate, before tuning and after some epochs."""
+    """Each way at its best rate, before and after tuning."""
     about = results("tuning")
     cells = about.get("cells", {})
     parts = []
     for speedup in speedups_of(cells):
+        ways = arms(cells, speedup)
         rows = []
-        for arm, (rate, runs) in arms(cells, speedup).items():
-            epochs = list(zip(*(run["test"] for run in runs), strict=True))
+        for arm, (rate, runs) in ways.items():
+            before, after = zip(*(run["test"] for run in runs), strict=True)
             cost = spread([run["CPU seconds"] for run in runs], 0)
-            chosen = [spread(epochs[n]) for n in (0, 1, len(epochs) // 2, len(epochs) - 1)]
-            rows.append([arm, f"{rate:g}", *chosen, cost])
-        last = about["epochs"]
-        heads = ["before", "1 epoch", f"{(last + 1) // 2} epochs", f"{last} epochs", "CPU s"]
-        seeds = len(next(iter(arms(cells, speedup).values()))[1])
+            rows.append([arm, f"{rate:g}", spread(before), spread(after), cost])
+        seeds = len(ways["naive"][1])
         words = f"MACs ÷ {speedup:g}, {seeds} seed{'s' if seeds > 1 else ''}:"
-        parts += [words, table(["", "best rate", *heads], rows)]
+        heads = ["best rate", "before", f"after {about['epochs']} epochs", "CPU s"]
+        parts += [words, table(["", *heads], rows)]
     return "\n\n".join(parts)
 
 

@@ -72,7 +72,8 @@ def recalibrated() -> Figure | None:
     if not pairs:
         return None
     figure = Figure(figsize=(10, 3.4), layout="constrained")
-    for axes, (name, speedup) in zip(figure.subplots(1, len(pairs), squeeze=False)[0], pairs):
+    places = figure.subplots(1, len(pairs), squeeze=False)[0]
+    for axes, (name, speedup) in zip(places, pairs, strict=True):
         _dumbbells(axes, studied[name], speedup)
         axes.set_title(f"{NETWORKS[name].split(',')[0]}, MACs ÷ {speedup:g}")
         axes.set_xlabel("top-1, %, not tuned")
@@ -97,17 +98,22 @@ def _dumbbells(axes: Any, runs: Mapping[str, Any], speedup: float) -> None:
 
 
 def tuning() -> Figure | None:
-    """Test accuracy over epochs, each way at the rate that was best on validation images."""
+    """Validation accuracy over epochs, each way at the rate that was best there."""
     cells = results("tuning").get("cells", {})
     speedups = speedups_of(cells)
     if not speedups:
         return None
     figure = Figure(figsize=(8, 3.2), layout="constrained")
-    for axes, speedup in zip(figure.subplots(1, len(speedups), squeeze=False)[0], speedups):
+    places = figure.subplots(1, len(speedups), squeeze=False)[0]
+    for axes, speedup in zip(places, speedups, strict=True):
         for number, (arm, (rate, runs)) in enumerate(arms(cells, speedup).items()):
-            epochs = list(zip(*(run["test"] for run in runs), strict=True))
+            epochs = list(zip(*(run["validation"] for run in runs), strict=True))
             x = [epoch + 0.04 * (number - 1.5) for epoch in range(len(epochs))]
             _bars(axes, x, epochs, label=f"{arm}, rate {rate:g}", color=f"C{number}", marker="o")
-        axes.set(xlabel="epochs", ylabel="top-1, %", title=f"ResNet-20, MACs ÷ {speedup:g}")
+        axes.set(
+            xlabel="epochs",
+            ylabel="top-1 on validation images, %",
+            title=f"ResNet-20, MACs ÷ {speedup:g}",
+        )
         axes.legend(fontsize=7)
     return figure

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import statistics
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -30,13 +29,6 @@ def values(runs: Sequence[dict[str, Any]], speedup: float, which: str) -> list[f
     """Of each seed that has it, one number at a speed-up: "cut", "recalibrated", "channels", …"""
     points = [p for run in runs for p in run["points"] if p["speedup"] == speedup]
     return [p[which] for p in points if which in p]
-
-
-def spread(numbers: Sequence[float], digits: int = 1) -> str:
-    """Mean and standard deviation; of a single number, the number; of none, nothing."""
-    if len(numbers) < 2:
-        return "".join(f"{n:.{digits}f}" for n in numbers)
-    return f"{statistics.mean(numbers):.{digits}f} ± {statistics.stdev(numbers):.{digits}f}"
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
