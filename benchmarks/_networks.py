@@ -118,12 +118,14 @@ CIFAR: dict[str, tuple[Callable[[], nn.Module], str]] = {
 }
 
 
-def network(name: str, seed: int, folders: Folders, images: int = 2048) -> tuple[nn.Module, Data]:
-    """A trained network and its data, drawn by the seed; so many training images of CIFAR-10."""
+def network(
+    name: str, seed: int, folders: Folders, images: int = 2048, test: int = 2000
+) -> tuple[nn.Module, Data]:
+    """A trained network and its data, drawn by the seed; of CIFAR-10 so many images."""
     if name in CIFAR:
         assert folders.cifar is not None and folders.weights is not None
         build, file = CIFAR[name]
-        model, data = build(), _curves.cifar(seed, folders.cifar, images, 2000)
+        model, data = build(), _curves.cifar(seed, folders.cifar, images, test)
         model.load_state_dict(load_file(folders.weights / f"{file}.safetensors"))
         if name.endswith("_padded"):
             data = Data(renormalised(data.train), renormalised(data.test))

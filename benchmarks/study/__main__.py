@@ -13,13 +13,12 @@ commit; cells that are there are not run again. `--page` writes the generated pa
 from __future__ import annotations
 
 import argparse
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 
 import torch
-from torch import nn
 
-from benchmarks._curves import Data, accuracy, points
+from benchmarks._curves import accuracy, points
 from benchmarks._harness import CONSOLE, Cells
 from benchmarks._networks import Folders, network
 from benchmarks.study import page, timing, tuning
@@ -28,29 +27,31 @@ from benchmarks.study.studies import STUDIES, Study
 FOLDERS = ("cifar", "fashion", "imagenet", "weights", "mobilenet")
 
 
-def run(name: str, study: Study, folders: Folders, seeds: int | None, only: list[str]) -> None:
-    """All cells of a study that are not there yet."""
-    names = ("network", "rows", "batch", "step", "samples", "speedups", "refit")
+def run(name: str, study: Study, folders: Folders, options: argparse.Namespace) -> None:
+    """All cells of a study that are not there yet, or not yet recalibrated."""
+    names = ("network", "rows", "batch", "step", "samples", "speedups", "refit", "test")
     cells = Cells(f"study_{name}", {n: getattr(study, n) for n in names})
-    ready = lru_cache(1)(partial(_ready, study.network, folders))  # seed by seed
-    for variant, seed in study.keys(seeds):
+    ready = lru_cache(1)(lambda seed: network(study.network, seed, folders, test=study.test))
+    samples = 0 if options.cut else study.samples
+    for variant, seed in study.keys(options.seeds):
         key = f"{variant}|{seed}"
-        if key in cells.results or (only and variant not in only):
+        there = cells.results.get(key)
+        done = there is not None and (options.cut or "recalibrated" in str(there["points"]))
+        if done or (options.only and variant not in options.only):
             continue
-        model, data, whole = ready(seed)
+        model, data = ready(seed)
         settings = {"rows": study.rows, "step": study.step, **study.variants[variant], "seed": seed}
-        batches = data.batches(study.batch)
+        if options.scratch:  # a run that was planned before is not planned again
+            settings["resume"] = options.scratch / f"{name} {key}"
         cell = points(
-            model, data, batches, settings, study.speedups, study.samples, refit=study.refit
+            model, data, data.batches(study.batch), settings, study.speedups, samples, study.refit
         )
-        cells.add(key, {"whole": whole, "settings": study.variants[variant], **cell})
+        whole = [c["whole"] for k, c in cells.results.items() if k.endswith(f"|{seed}")]
+        about = {"whole": whole[0] if whole else accuracy(model, data.test)}
+        if there:
+            cell["planning seconds"] = there["planning seconds"]
+        cells.add(key, {**about, "settings": study.variants[variant], **cell})
         CONSOLE.print(key, [(p["cut"], p.get("recalibrated")) for p in cell["points"]])
-
-
-def _ready(name: str, folders: Folders, seed: int) -> tuple[nn.Module, Data, float]:
-    """A network, its data and its accuracy before anything is removed."""
-    model, data = network(name, seed, folders)
-    return model, data, accuracy(model, data.test)
 
 
 def main() -> None:
@@ -58,6 +59,8 @@ def main() -> None:
     parser.add_argument("names", nargs="*", choices=[*STUDIES, "tuning", "time", []])
     parser.add_argument("--page", action="store_true", help="write docs/results.md")
     parser.add_argument("--seeds", type=int, help="instead of the study's own number")
+    parser.add_argument("--cut", action="store_true", help="leave recalibration for later")
+    parser.add_argument("--scratch", type=Path, help="where planning runs are kept")
     parser.add_argument("--only", nargs="+", default=[], help="these variants")
     for name in FOLDERS:
         parser.add_argument(f"--{name}", type=Path)
@@ -68,9 +71,9 @@ def main() -> None:
         if name == "time":
             timing.run()
         elif name == "tuning":
-            tuning.run(folders, options.seeds)
+            tuning.run(folders, options.seeds, options.scratch)
         else:
-            run(name, STUDIES[name], folders, options.seeds, options.only)
+            run(name, STUDIES[name], folders, options)
     if options.page:
         page.write()
 

@@ -30,7 +30,7 @@ def protocol(name: str) -> str:
     seeds = max(map(len, runs.values()))
     whole = [cell["whole"] for cells in runs.values() for cell in cells]
     return (
-        f"**{TITLES[name]}**: {statistics.mean(whole):.1f}% whole on 2,000 test images; "
+        f"**{TITLES[name]}**: {statistics.mean(whole):.1f}% whole on {about['test']:,} test images; "
         f"N = {about['rows']} rows of {about['batch']} images, p = {100 * about['step']:g}%, "
         f"{about['samples']} images to recalibrate with; "
         f"{'one seed' if seeds == 1 else f'up to {seeds} seeds, mean ± standard deviation'} "

@@ -47,7 +47,7 @@ class Study:
     """Variants of one network, each planned once to all speed-ups.
 
     `samples` are the images to recalibrate with, at the speed-ups `refit`; `rows` (N), `batch` and
-    `step` (p) are those of the planning, unless a variant has its own.
+    `step` (p) are those of the planning, unless a variant has its own; `test` are the first test images of CIFAR-10.
     """
 
     network: str
@@ -59,6 +59,7 @@ class Study:
     batch: int = 32
     step: float = 0.05
     samples: int = 512
+    test: int = 1000
 
     def keys(self, seeds: int | None = None) -> list[tuple[str, int]]:
         """All cells, seed by seed, so that a run that is cut short has all variants."""

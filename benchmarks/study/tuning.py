@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from torch import nn
@@ -76,7 +77,7 @@ def arms(cells: Mapping[str, Any], speedup: float) -> dict[str, tuple[float, lis
     return ways
 
 
-def run(folders: Folders, seeds: int | None) -> None:
+def run(folders: Folders, seeds: int | None, scratch: Path | None) -> None:
     protocol = {
         **{"network": NETWORK, "images": IMAGES, "validation": VALIDATION, "epochs": EPOCHS},
         **{"batch": BATCH, "samples": SAMPLES, "rates": RATES, "rate of C and D ÷": EP_RATE},
@@ -84,10 +85,10 @@ def run(folders: Folders, seeds: int | None) -> None:
     cells = Cells("study_tuning", protocol)
     for speedup in SPEEDUPS:
         for seed in range(seeds or 3):
-            _one(cells, speedup, seed, folders)
+            _one(cells, speedup, seed, folders, scratch)
 
 
-def _one(cells: Cells, speedup: float, seed: int, folders: Folders) -> None:
+def _one(cells: Cells, speedup: float, seed: int, folders: Folders, scratch: Path | None) -> None:
     def rates(arm: str) -> tuple[float, ...]:
         return (best_rate(cells.results, speedup, arm),) if seed else RATES
 
@@ -100,6 +101,8 @@ def _one(cells: Cells, speedup: float, seed: int, folders: Folders) -> None:
     held_out = x[IMAGES:], y[IMAGES:]
     data = Data((x[:IMAGES], y[:IMAGES]), whole.test)
     settings = {"rows": 10, "step": 0.05, "seed": seed, **BY_COST}
+    if scratch:
+        settings["resume"] = scratch / f"tuning {speedup:g}x {seed}"
     target = obc.MACs(speedup=speedup)
     plan = obc.plan(model, x[:1], data.batches(32), loss, target=target, **settings)
     starts = {arm: started(model, plan, data, arm) for arm, _ in todo.values()}

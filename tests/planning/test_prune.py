@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -37,6 +39,23 @@ def test_the_copy_is_recalibrated() -> None:
     gaps = [(m(new) - model(new)).square().mean() for m in (small, naive)]
     assert gaps[0] < 0.8 * gaps[1]
     assert small[0].out_features == naive[0].out_features == len(plan.kept["0"])
+
+
+def test_the_paper_is_one_argument_away() -> None:
+    """Algorithm 1 with its own defaults, then the cut, and nothing else."""
+    model, example = net(), BATCHES[0][:1]
+    small, plan, account = obc.prune(
+        model, example, BATCHES, loss, target="macs=2x", paper=True, details=True
+    )
+    printed = obc.plan(model, example, BATCHES, loss, target="macs=2x")
+    assert account is None and plan.kept.keys() == printed.kept.keys()
+    assert all(torch.equal(plan.kept[name], printed.kept[name]) for name in printed.kept)
+    cut = obc.apply(copy.deepcopy(model), printed)
+    assert torch.equal(small(BATCHES[1]), cut(BATCHES[1]))
+    paper = {"rows": 50, "step": 0.0025, "aggregate": "sum", "normalize": "none"}
+    assert plan.settings.items() >= {**paper, "scope": "global", "rank": "score"}.items()
+    other = obc.plan(model, example, BATCHES, loss, target="macs=2x", rank="score/cost", seed=1)
+    assert other.settings != plan.settings
 
 
 def test_settings_and_refusals() -> None:

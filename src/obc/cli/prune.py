@@ -29,7 +29,7 @@ from obc.disk.claim import claimed
 from obc.disk.writing import write
 from obc.errors import ObcError
 from obc.files.reference import reference
-from obc.planning.planner import by_blocks
+from obc.planning.planner import as_printed, by_blocks
 from obc.planning.quality import Quality
 from obc.reporting import fill
 from obc.search.estimate import estimate as run_estimate
@@ -147,9 +147,7 @@ def prune(
         **{name: value for name, value in options.items() if value is not None},
     }
     batch_size, samples = settings.pop("batch_size"), settings.pop("samples")
-    if paper and criterion == "jacobian":
-        settings = {"block": "member", "rank": "score", **settings}
-    settings = by_blocks(settings)
+    settings = as_printed(settings) if paper else by_blocks(settings)
     facts = {"command": "prune", "model": model, "weights": weights, "data": data, "task": task}
     samples = 0 if no_recalibrate or paper else samples
     promised = Quality.written(target)

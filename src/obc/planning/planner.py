@@ -134,6 +134,13 @@ def by_blocks(settings: dict[str, Any]) -> dict[str, Any]:
     return {"criterion": "jacobian", "block": "group", "rank": "score/cost", **settings}
 
 
+def as_printed(settings: dict[str, Any]) -> dict[str, Any]:
+    """The ranking of the paper: the sum over structural parameters, whatever a channel costs."""
+    if settings.get("criterion", "jacobian") != "jacobian":
+        return settings
+    return {"criterion": "jacobian", "block": "member", "rank": "score", **settings}
+
+
 def _quality(target: Any) -> bool:
     """Whether a target is about quality; a list of several has no place here."""
     if isinstance(target, (list, tuple)) and any(map(Quality.written, target)):

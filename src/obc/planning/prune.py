@@ -13,7 +13,7 @@ from obc.costs.targets import Target
 from obc.criteria.score import Loss
 from obc.errors import ObcError
 from obc.planning.places import first_batches
-from obc.planning.planner import by_blocks
+from obc.planning.planner import as_printed, by_blocks
 from obc.planning.planner import plan as make_plan
 from obc.planning.quality import Quality
 from obc.plans.plan import Plan
@@ -43,6 +43,7 @@ def prune(
     task: Calibrating | None = ...,
     samples: int = ...,
     call: Call | None = ...,
+    paper: bool = ...,
     details: Literal[False] = ...,
     **settings: Any,
 ) -> nn.Module: ...
@@ -57,6 +58,7 @@ def prune(
     task: Calibrating | None = ...,
     samples: int = ...,
     call: Call | None = ...,
+    paper: bool = ...,
     details: Literal[True],
     **settings: Any,
 ) -> Pruned: ...
@@ -70,6 +72,7 @@ def prune(
     task: Calibrating | None = None,
     samples: int = 512,
     call: Call | None = None,
+    paper: bool = False,
     details: bool = False,
     **settings: Any,
 ) -> nn.Module | Pruned:
@@ -89,6 +92,8 @@ def prune(
         task: Of `obc.tasks`; stands for example, batches and loss where these are left out.
         samples: How many samples recalibration uses; 0 leaves the cut as it is.
         call: How recalibration calls the model with a batch, as for `obc.recalibrate`.
+        paper: The paper's own procedure: the Jacobian criterion as printed, not divided by cost,
+            and nothing is recalibrated.
         details: Return (model, plan, recalibration) instead of the model alone.
         settings: For `obc.plan`: `criterion`, `rank`, `step`, `rows`, `ignore`, …
 
@@ -109,7 +114,9 @@ def prune(
         example = task.example() if example is None else example
         batches, loss = batches or task.calibration(), loss or task.loss
         call = call or partial(call_by, task)
-    settings = {"target": target, "task": task, "samples": samples, **by_blocks(settings)}
+    samples = 0 if paper else samples
+    settings = as_printed(settings) if paper else by_blocks(settings)
+    settings = {"target": target, "task": task, "samples": samples, **settings}
     plan = make_plan(model, example, batches, loss, **settings)
     seed = settings.get("seed", 0)
     if plan.promise is not None:  # the very batches that it was judged with
