@@ -120,9 +120,10 @@ def show(title: str, columns: Iterable[str], rows: Iterable[Iterable[object]]) -
 
 def spread(numbers: Sequence[float], digits: int = 1) -> str:
     """Mean and standard deviation; of a single number, the number; of none, nothing."""
-    if len(numbers) < 2:
-        return "".join(f"{n:.{digits}f}" for n in numbers)
-    return f"{statistics.mean(numbers):.{digits}f} ± {statistics.stdev(numbers):.{digits}f}"
+    if not numbers:
+        return ""
+    mean = f"{statistics.mean(numbers):.{digits}f}".replace("-", "−")
+    return mean + (f" ± {statistics.stdev(numbers):.{digits}f}" if len(numbers) > 1 else "")
 
 
 def save(name: str, results: Mapping[str, Any]) -> Path:

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from benchmarks._harness import RESULTS, spread
-from benchmarks.study import page, summary
+from benchmarks.study import page, sources
 from benchmarks.study.tuning import best_rate
 
 
@@ -15,7 +15,7 @@ from benchmarks.study.tuning import best_rate
 def test_the_page_is_what_the_cells_give(path: object) -> None:
     text = path.read_text(encoding="utf-8")  # type: ignore[attr-defined]
     assert page.MARKED.search(text)
-    assert page.filled(text) == text
+    assert page.filled(text) == text, "run python -m benchmarks.study --page"
 
 
 def test_a_number_that_was_changed_by_hand_is_noticed() -> None:
@@ -38,7 +38,7 @@ def test_each_cell_says_its_command_and_commit() -> None:
     cells = [
         cell
         for file in RESULTS.glob("study_*.json")
-        for cell in summary.results(file.stem.removeprefix("study_")).get("cells", {}).values()
+        for cell in sources.benchmark(file.stem).get("cells", {}).values()
     ]
     assert cells
     assert all(cell["command"].startswith("python -m benchmarks.study") for cell in cells)

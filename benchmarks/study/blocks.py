@@ -1,41 +1,59 @@
-"""The tables of `docs/results.md`, each made from the committed cells."""
+"""The tables of `docs/results.md`, each made from committed numbers."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from typing import Any
 
 from benchmarks._harness import spread
-from benchmarks.study.studies import GROUP, JC, STUDIES
-from benchmarks.study.summary import Runs, by_variant, results, table, values
+from benchmarks.study.sources import (
+    benchmark,
+    by_variant,
+    compared,
+    curve_means,
+    gains,
+    table,
+    values,
+)
+from benchmarks.study.studies import JC, STUDIES
 from benchmarks.study.tuning import arms, speedups_of
 
 # The paper's table 5: seconds of one evaluation of ResNet-56 on a TITAN Xp.
 PAPER_SECONDS = {
-    **{"random": 0.07, "bn_scale": 0.10, "l1": 0.10, "fpgm": 0.15, "whc": 0.15},
+    **{"random": 0.07, "l1": 0.10, "bn_scale": 0.10, "fpgm": 0.15, "whc": 0.15},
     **{"taylor": 2.66, "jacobian": 2.73, "hessian": 242.80},
 }
 TITLES = {
-    "resnet20": "ResNet-20 of 91.7%",
-    "resnet56": "ResNet-56 of 93.4%",
-    "vgg16": "VGG16 of quarter width",
+    "resnet20": "ResNet-20 of 91.7%, CIFAR-10",
+    "resnet56": "ResNet-56 of 93.4%, CIFAR-10",
+    "vgg16": "VGG16 of quarter width, CIFAR-10",
     "fashion": "ResNet-20 of width 8, Fashion-MNIST at 14 × 14",
 }
-
-
-def protocol(name: str) -> str:
-    """One line on how a study was run."""
-    about, runs = results(name), by_variant(name)
-    seeds = max(map(len, runs.values()))
-    whole = [cell["whole"] for cells in runs.values() for cell in cells]
-    return (
-        f"**{TITLES[name]}**: {statistics.mean(whole):.1f}% whole on {about['test']:,} test images; "
-        f"N = {about['rows']} rows of {about['batch']} images, p = {100 * about['step']:g}%, "
-        f"{about['samples']} images to recalibrate with; "
-        f"{'one seed' if seeds == 1 else f'up to {seeds} seeds, mean ± standard deviation'} "
-        f"(`python -m benchmarks.study {name}`)."
-    )
+RECALIBRATED = {
+    "resnet56_padded": "ResNet-56 of 93.4%, CIFAR-10",
+    "resnet56": "ResNet-56 of 88.6%, CIFAR-10",
+    "digits": "ResNet-20, digits",
+    "vit": "ViT, digits",
+    "mixer": "MLP-Mixer, digits",
+    "fashion": "ResNet-20, Fashion-MNIST",
+    "mobilenet": "MobileNetV2, ImageNet",
+}
+# The names of `benchmarks.block_rank`, and what they are called on the page.
+SETTINGS = {
+    "jacobian (paper)": "JC, as printed",
+    "jacobian, score/cost": "JC ÷ cost",
+    "jacobian, group block": "group JC",
+    "jacobian, group block, score/cost": "group JC ÷ cost",
+    "taylor": "Taylor",
+    "taylor, score/cost": "Taylor ÷ cost",
+    "hessian": "Hessian",
+    "hessian, score/cost": "Hessian ÷ cost",
+}
+BLOCK_RANK = {
+    "block_rank_digits": "ResNet-20, digits",
+    "block_rank_fashion": "ResNet-20, Fashion-MNIST",
+    "block_rank_cifar": "ResNet-56 of 88.6%, CIFAR-10",
+}
 
 
 def _bold(rows: Sequence[tuple[str, list[list[float]]]]) -> list[list[str]]:
@@ -52,102 +70,148 @@ def _bold(rows: Sequence[tuple[str, list[list[float]]]]) -> list[list[str]]:
     ]
 
 
+def digits() -> str:
+    """All criteria of the paper on the digits."""
+    rows = [(name, [[mean], [half]]) for name, (mean, half) in compared("criteria").items()]
+    return table(["", "mean over 90% … 20% of the MACs", "at half the MACs"], _bold(rows))
+
+
+def block_rank() -> str:
+    """The gradient criteria on three data sets, in the mean over their budgets."""
+    rows = [(words, [curve_means(f, s) for f in BLOCK_RANK]) for s, words in SETTINGS.items()]
+    return table(["", *BLOCK_RANK.values()], _bold(rows))
+
+
 def criteria(name: str) -> str:
-    """Each variant as cut at all speed-ups, and recalibrated."""
+    """A study: each variant as cut at all speed-ups, and recalibrated."""
     study, runs = STUDIES[name], by_variant(name)
     if not runs:
         return ""
+    about = benchmark(f"study_{name}")
+    seeds = max(map(len, runs.values()))
+    whole = statistics.mean(cell["whole"] for cells in runs.values() for cell in cells)
+    protocol = (
+        f"**{TITLES[name]}**, {whole:.1f}% whole on {about['test']:,} test images; N = "
+        f"{about['rows']} rows of {about['batch']} images, p = {100 * about['step']:g}%, "
+        f"{about['samples']} images to recalibrate with; "
+        f"{'one seed' if seeds == 1 else f'up to {seeds} seeds'} "
+        f"(`python -m benchmarks.study {name}`):"
+    )
     rows = []
     for variant in (v for v in study.variants if v in runs):
         cut = [values(runs[variant], s, "cut") for s in study.speedups]
         fitted = [values(runs[variant], s, "recalibrated") for s in study.refit]
         rows.append((variant, cut + fitted))
     columns = [f"{s:g}×" for s in study.speedups] + [f"{s:g}×, recalibrated" for s in study.refit]
-    return f"{protocol(name)}\n\n{table(['', *columns], _bold(rows))}"
+    return f"{protocol}\n\n{table(['', *columns], _bold(rows))}"
+
+
+def settings() -> str:
+    """One setting changed at a time, on the digits."""
+    rows = [
+        [variant, f"{mean:.1f}", "3 seeds, mean over 70, 60 and 50% of the MACs"]
+        for name in ("ablation-norm", "ablation-scope", "ablation-rows")
+        for variant, (mean, _) in compared(name).items()
+    ]
+    carried = {
+        "50 fresh rows (paper)": "N = 50, p = 1%",
+        "12 fresh rows": "N = 12, p = 1%",
+        "5 fresh rows": "N = 5, p = 1%",
+        "50 fresh rows, steps 4 times as long": "N = 50, p = 4%",
+    }
+    for setting, words in carried.items():
+        mean = spread(curve_means("carry", setting))
+        rows.append([words, mean, "5 seeds, mean over 1.25× … 5×"])
+    return table(["JC with", "top-1, %, not tuned", ""], rows)
 
 
 def ablations() -> str:
-    """Each ablation beside JC as printed with the same seed."""
+    """Each ablation of the study beside JC as printed with the same seed."""
     runs, base = by_variant("ablations"), by_variant("resnet20").get(JC)
     if not runs or not base:
         return ""
-    shown: Runs = {"as printed": base[:1], **{v: r[:1] for v, r in runs.items()}}
-    if GROUP in by_variant("resnet20"):
-        shown["group JC ÷ cost"] = by_variant("resnet20")[GROUP][:1]
+    shown = {"as printed": base[:1], **{variant: cells[:1] for variant, cells in runs.items()}}
     rows = []
     for variant, cells in shown.items():
-        numbers = [values(cells, s, "cut") for s in (2.0, 4.0)]
-        rows.append((variant, [*numbers, values(cells, 4.0, "recalibrated")]))
-    seconds = [f"{cells[0]['planning seconds']:.0f}" for cells in shown.values()]
-    lines = [[*row, s] for row, s in zip(_bold(rows), seconds, strict=True)]
-    return table(["", "2×", "4×", "4×, recalibrated", "planning, CPU s"], lines)
+        cut = [values(cells, s, "cut") for s in (2.0, 4.0)]
+        rows.append((variant, [*cut, values(cells, 4.0, "recalibrated")]))
+    return table([TITLES["resnet20"], "2×", "4×", "4×, recalibrated"], _bold(rows))
+
+
+def recalibrated() -> str:
+    """Cut → recalibrated for each network and ranking of `benchmarks.recalibrate`."""
+    cells = benchmark("recalibrate")["cells"]
+    budgets = (1.5, 2.0, 3.0, 4.0, 8.0)
+    rows = []
+    for name in dict.fromkeys(key.rsplit("|", 1)[0] for key in cells):
+        network, ranking = name.split("|")
+        runs = [cell for key, cell in cells.items() if key.startswith(f"{name}|")]
+        whole = statistics.mean(run["whole"] for run in runs)
+        row = [RECALIBRATED.get(network, network), ranking, str(len(runs)), f"{whole:.1f}"]
+        for speedup in budgets:
+            cut, fitted = (values(runs, speedup, k) for k in ("cut", "recalibrated"))
+            row.append(f"{spread(cut)} → {spread(fitted)}" if fitted else "")
+        rows.append(row)
+    heads = ["network", "ranking", "seeds", "whole", *(f"{b:g}×" for b in budgets)]
+    return table(heads, rows)
+
+
+def equivalent() -> str:
+    """Naive and Equivalent Pruning after the same tuning, at fixed rates."""
+    rows = []
+    for name, words in (
+        ("equivalent_accuracy", "ResNet-20, digits, 5 epochs"),
+        ("equivalent_accuracy_cifar", "ResNet-56 of 88.6%, CIFAR-10, 2 epochs of 4,096 images"),
+    ):
+        runs = benchmark(name)["runs"]
+        for speedup in (2, 4, 8):
+            at = {
+                arm: [run[f"{speedup}x {arm}"] for run in runs]
+                for arm in ("before tuning", "naive", "naive, lr x 3", "equivalent")
+            }
+            pairs = zip(at["equivalent"], at["naive"], strict=True)
+            numbers = [*map(spread, at.values()), spread([a - b for a, b in pairs])]
+            rows.append([words, f"{speedup}×", *numbers])
+    heads = ["before", "naive", "naive, 3 × the rate", "EP", "EP − naive"]
+    return table(["", "MACs ÷", *heads], rows)
 
 
 def tuning() -> str:
     """Each way at its best rate, before and after tuning."""
-    about = results("tuning")
+    about = benchmark("study_tuning")
     cells = about.get("cells", {})
     parts = []
     for speedup in speedups_of(cells):
-        ways = arms(cells, speedup)
-        rows = []
+        ways, rows = arms(cells, speedup), []
         for arm, (rate, runs) in ways.items():
             before, after = zip(*(run["test"] for run in runs), strict=True)
-            cost = spread([run["CPU seconds"] for run in runs], 0)
-            rows.append([arm, f"{rate:g}", spread(before), spread(after), cost])
+            rows.append([arm, f"{rate:g}", spread(before), spread(after)])
         seeds = len(ways["naive"][1])
         words = f"MACs ÷ {speedup:g}, {seeds} seed{'s' if seeds > 1 else ''}:"
-        heads = ["best rate", "before", f"after {about['epochs']} epochs", "CPU s"]
+        heads = ["best rate", "before", f"after {about['epochs']} epochs"]
         parts += [words, table(["", *heads], rows)]
     return "\n\n".join(parts)
 
 
-def rates() -> str:
-    """Validation accuracy of seed 0 by rate, from which rates were chosen."""
-    about = results("tuning")
-    cells: dict[str, Any] = about.get("cells", {})
-    rows = [
-        [f"{speedup:g}×", arm]
-        + [f"{cells[f'{speedup:g}x|{arm}|{r:g}|0']['validation'][-1]:.1f}" for r in about["rates"]]
-        for speedup in speedups_of(cells)
-        for arm in arms(cells, speedup)
-    ]
-    return table(["MACs ÷", "", *(f"{r:g}" for r in about["rates"])], rows) if rows else ""
-
-
 def seconds() -> str:
     """CPU seconds of one scoring: the paper's, obc's and torch-pruning's, each over Taylor's."""
-    measured = results("time").get("CPU seconds", {})
-    if not measured:
-        return ""
+    measured = benchmark("study_time").get("CPU seconds", {})
     rows = []
     for criterion, times in measured.items():
         paper = PAPER_SECONDS.get(criterion)
         row = [criterion, "" if paper is None else f"{paper:g}"]
         row.append("" if paper is None else f"{paper / PAPER_SECONDS['taylor']:.2g}")
         for library in ("obc", "torch-pruning"):
-            own, taylor = times.get(library), measured["taylor"][library]
-            row += ["", ""] if own is None else [f"{own:.2g}", f"{own / taylor:.2g}"]
+            taken, taylor = times.get(library), measured["taylor"][library]
+            row += ["", ""] if taken is None else [f"{taken:.2g}", f"{taken / taylor:.2g}"]
         rows.append(row)
     heads = ["the paper, GPU s", "÷ Taylor", "obc, CPU s", "÷ Taylor", "torch-pruning, CPU s"]
-    return table(["", *heads, "÷ Taylor"], rows)
+    return table(["", *heads, "÷ Taylor"], rows) if rows else ""
 
 
-def frontier() -> str:
-    """Points lost by the recommended ranking, with and without recalibration."""
-    rows = []
-    for name in ("resnet20", "resnet56", "vgg16", "fashion"):
-        cells = by_variant(name).get(GROUP)
-        if not cells:
-            continue
-        whole = statistics.mean(cell["whole"] for cell in cells)
-        for speedup in STUDIES[name].speedups:
-            cut, fitted = (values(cells, speedup, k) for k in ("cut", "recalibrated"))
-            row = [TITLES[name], f"{speedup:g}×", f"{whole:.1f}"]
-            rows.append([*row, spread(cut), spread(fitted), _lost(whole, fitted)])
-    columns = ["network", "MACs ÷", "whole", "cut", "recalibrated", "points lost"]
-    return table(columns, rows) if rows else ""
-
-
-def _lost(whole: float, numbers: Sequence[float]) -> str:
-    return f"{whole - statistics.mean(numbers):.1f}" if numbers else ""
+def ahead(setting: str, base: str) -> str:
+    """By how much a setting is ahead on the three data sets of `benchmarks.block_rank`."""
+    return ", ".join(
+        f"{words.split(', ')[1]} {spread(gains(name, setting, base))}"
+        for name, words in BLOCK_RANK.items()
+    )

@@ -1,37 +1,42 @@
-"""The pictures of the study, drawn from its committed cells, with a standard deviation as bar."""
+"""The pictures of the page, drawn from committed numbers, with a standard deviation as bar."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
+from benchmarks.study.blocks import BLOCK_RANK, RECALIBRATED, SETTINGS, TITLES
+from benchmarks.study.sources import benchmark, by_variant, values
 from benchmarks.study.studies import STUDIES
-from benchmarks.study.summary import Runs, by_variant, results, values
 from benchmarks.study.tuning import arms, speedups_of
 
 REMOVED = {"channels": "channels", "params": "parameters", "macs": "MACs"}
-NETWORKS = {
-    "resnet20": "ResNet-20, CIFAR-10",
-    "resnet56": "ResNet-56, CIFAR-10",
-    "vgg16": "VGG16 of quarter width, CIFAR-10",
-}
+NOT_TUNED = "top-1, %, not tuned"
 
 
 def draw(folder: Path) -> None:
-    """All pictures, into a folder."""
+    """All pictures for which there are numbers, into a folder."""
+    figures = {
+        "criteria": criteria,
+        "recalibrated": recalibrated,
+        "equivalent": equivalent,
+        "resnet20": removed,
+        "tuning": tuning,
+    }
     with rc_context({"svg.hashsalt": "obc", "svg.fonttype": "none", "font.size": 8}):
-        figures = {"criteria": criteria(), "recalibrated": recalibrated(), "tuning": tuning()}
-        for name, figure in figures.items():
+        for name, make in figures.items():
+            figure = make()
             if figure is not None:
                 figure.savefig(folder / f"study_{name}.svg", metadata={"Date": None})
 
 
 def _bars(axes: Any, x: Sequence[float], runs: Sequence[Sequence[float]], **style: Any) -> None:
+    """A line through means, with the standard deviation over seeds."""
     means = [statistics.mean(numbers) for numbers in runs]
     deviations = [statistics.stdev(n) if len(n) > 1 else 0.0 for n in runs]
     axes.errorbar(x, means, deviations, capsize=2, elinewidth=0.8, markersize=3, **style)
@@ -39,81 +44,100 @@ def _bars(axes: Any, x: Sequence[float], runs: Sequence[Sequence[float]], **styl
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def criteria() -> Figure | None:
+def _panels(count: int, width: float = 10.0, height: float = 3.4) -> tuple[Figure, Any]:
+    figure = Figure(figsize=(width, height), layout="constrained")
+    return figure, figure.subplots(1, count, squeeze=False)[0]
+
+
+def _legend(figure: Figure, axes: Any, columns: int) -> None:
+    handles, labels = axes.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False)
+
+
+def criteria() -> Figure:
+    """Accuracy over MACs of the criteria of `benchmarks.block_rank`, on three data sets."""
+    figure, panels = _panels(len(BLOCK_RANK))
+    for axes, (name, title) in zip(panels, BLOCK_RANK.items(), strict=True):
+        results = benchmark(name)
+        for number, (setting, words) in enumerate(SETTINGS.items()):
+            if runs := results["results"].get(setting):
+                points = list(zip(*(run["accuracy"] for run in runs), strict=True))
+                style = {"color": f"C{number}", "linestyle": "--" if number > 3 else "-"}
+                _bars(axes, results["speedups"], points, label=words, marker="o", **style)
+        axes.set(title=title, xlabel="MACs ÷", ylabel=NOT_TUNED)
+    _legend(figure, panels[0], 4)
+    return figure
+
+
+def recalibrated() -> Figure:
+    """Accuracy over MACs of each recalibrated network, as cut and after recalibration."""
+    cells = benchmark("recalibrate")["cells"]
+    names = dict.fromkeys(key.split("|")[0] for key in cells)
+    chosen = [n for n in RECALIBRATED if n in names and f"{n}|group JC ÷ cost|0" in cells][:4]
+    figure, panels = _panels(len(chosen), height=3.0)
+    for axes, name in zip(panels, chosen, strict=True):
+        start = f"{name}|group JC ÷ cost|"
+        runs = [cell for key, cell in cells.items() if key.startswith(start)]
+        speedups = [point["speedup"] for point in runs[0]["points"]]
+        for which, colour in (("recalibrated", "C0"), ("cut", "C1")):
+            points = [values(runs, s, which) for s in speedups]
+            _bars(axes, speedups, points, label=which, color=colour, marker="o")
+        axes.axhline(statistics.mean(r["whole"] for r in runs), color="0.6", lw=0.8, ls=":")
+        axes.set(title=RECALIBRATED[name], xlabel="MACs ÷", ylabel=NOT_TUNED, ylim=(0, 100))
+    _legend(figure, panels[0], 2)
+    return figure
+
+
+def equivalent() -> Figure:
+    """EP less naive after the same tuning, at the same and at three times naive's rate."""
+    figure, panels = _panels(2, width=8.0, height=2.8)
+    names = {"equivalent_accuracy": "ResNet-20, digits", "equivalent_accuracy_cifar": "CIFAR-10"}
+    for axes, (name, title) in zip(panels, names.items(), strict=True):
+        runs = benchmark(name)["runs"]
+        for number, (base, words) in enumerate(
+            (("naive", "naive"), ("naive, lr x 3", "naive at three times the rate"))
+        ):
+            gains = [[r[f"{s}x equivalent"] - r[f"{s}x {base}"] for r in runs] for s in (2, 4, 8)]
+            x = [place + 0.1 * (number - 0.5) for place in range(3)]
+            _bars(axes, x, gains, label=f"EP − {words}", marker="o", linestyle="none")
+        axes.axhline(0, color="0.6", lw=0.8)
+        axes.set_xticks(range(3), ["2×", "4×", "8×"])
+        axes.set(title=title, xlabel="MACs ÷", ylabel="points of top-1")
+    _legend(figure, panels[0], 2)
+    return figure
+
+
+def removed() -> Figure | None:
     """Accuracy of each criterion over channels, parameters and MACs removed, as cut."""
-    studied = {name: runs for name in NETWORKS if (runs := by_variant(name))}
-    if not studied:
+    runs, speedups = by_variant("resnet20"), STUDIES["resnet20"].speedups
+    if not runs:
         return None
-    figure = Figure(figsize=(10, 0.6 + 2.8 * len(studied)), layout="constrained")
-    grid = figure.subplots(len(studied), 3, sharey=True, squeeze=False)
-    for row, (name, runs) in zip(grid, studied.items(), strict=True):
-        for axes, (cost, words) in zip(row, REMOVED.items(), strict=True):
-            _curves(axes, runs, STUDIES[name].speedups, cost)
-            axes.set_xlabel(f"{words} removed, %")
-        row[0].set_ylabel(f"{NETWORKS[name]}\ntop-1, %, not tuned")
-    handles, labels = grid[0][0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=5, frameon=False)
+    figure, panels = _panels(3)
+    for axes, (cost, words) in zip(panels, REMOVED.items(), strict=True):
+        for number, (variant, cells) in enumerate(runs.items()):
+            x = [0.0] + [100 * statistics.mean(values(cells, s, cost)) for s in speedups]
+            y = [[c["whole"] for c in cells]] + [values(cells, s, "cut") for s in speedups]
+            style = {"color": f"C{number}", "linestyle": "--" if number > 4 else "-"}
+            _bars(axes, x, y, label=variant, marker="o", **style)
+        axes.set(xlabel=f"{words} removed, %", ylabel=NOT_TUNED)
+    panels[1].set_title(TITLES["resnet20"])
+    _legend(figure, panels[0], 5)
     return figure
-
-
-def _curves(axes: Any, runs: Runs, speedups: Sequence[float], cost: str) -> None:
-    for number, (variant, cells) in enumerate(runs.items()):
-        whole = [cell["whole"] for cell in cells]
-        x = [0.0] + [100 * statistics.mean(values(cells, s, cost)) for s in speedups]
-        y = [whole] + [values(cells, s, "cut") for s in speedups]
-        line = "-" if number < 5 else "--"
-        _bars(axes, x, y, label=variant, color=f"C{number}", marker="o", linestyle=line)
-
-
-def recalibrated() -> Figure | None:
-    """Each criterion at each budget, from the accuracy as cut to that after recalibration."""
-    studied = {name: runs for name in NETWORKS if (runs := by_variant(name))}
-    pairs = [(name, s) for name in studied for s in STUDIES[name].refit]
-    if not pairs:
-        return None
-    figure = Figure(figsize=(10, 3.4), layout="constrained")
-    places = figure.subplots(1, len(pairs), squeeze=False)[0]
-    for axes, (name, speedup) in zip(places, pairs, strict=True):
-        _dumbbells(axes, studied[name], speedup)
-        axes.set_title(f"{NETWORKS[name].split(',')[0]}, MACs ÷ {speedup:g}")
-        axes.set_xlabel("top-1, %, not tuned")
-    return figure
-
-
-def _dumbbells(axes: Any, runs: Mapping[str, Any], speedup: float) -> None:
-    known = {v: c for v, c in runs.items() if values(c, speedup, "recalibrated")}
-    for height, cells in enumerate(reversed(known.values())):
-        before, after = (values(cells, speedup, k) for k in ("cut", "recalibrated"))
-        ends = [statistics.mean(before), statistics.mean(after)]
-        axes.plot(ends, [height] * 2, color="0.7", lw=1, zorder=1)
-        for numbers, colour in ((before, "C1"), (after, "C0")):
-            off = statistics.stdev(numbers) if len(numbers) > 1 else 0.0
-            axes.errorbar(
-                statistics.mean(numbers), height, xerr=off, fmt="o", ms=4, capsize=2, color=colour
-            )
-    axes.set_yticks(range(len(known)), list(reversed(known)))
-    axes.set_xlim(0, 100)
-    axes.grid(alpha=0.3, lw=0.5)
-    axes.spines[["top", "right"]].set_visible(False)
 
 
 def tuning() -> Figure | None:
     """Validation accuracy over epochs, each way at the rate that was best there."""
-    cells = results("tuning").get("cells", {})
+    cells = benchmark("study_tuning").get("cells", {})
     speedups = speedups_of(cells)
     if not speedups:
         return None
-    figure = Figure(figsize=(8, 3.2), layout="constrained")
-    places = figure.subplots(1, len(speedups), squeeze=False)[0]
-    for axes, speedup in zip(places, speedups, strict=True):
+    figure, panels = _panels(len(speedups), width=8.0)
+    for axes, speedup in zip(panels, speedups, strict=True):
         for number, (arm, (rate, runs)) in enumerate(arms(cells, speedup).items()):
             epochs = list(zip(*(run["validation"] for run in runs), strict=True))
             x = [epoch + 0.04 * (number - 1.5) for epoch in range(len(epochs))]
             _bars(axes, x, epochs, label=f"{arm}, rate {rate:g}", color=f"C{number}", marker="o")
-        axes.set(
-            xlabel="epochs",
-            ylabel="top-1 on validation images, %",
-            title=f"ResNet-20, MACs ÷ {speedup:g}",
-        )
+        axes.set(title=f"ResNet-20, MACs ÷ {speedup:g}", xlabel="epochs")
+        axes.set_ylabel("top-1 on validation images, %")
         axes.legend(fontsize=7)
     return figure

@@ -47,7 +47,8 @@ class Study:
     """Variants of one network, each planned once to all speed-ups.
 
     `samples` are the images to recalibrate with, at the speed-ups `refit`; `rows` (N), `batch` and
-    `step` (p) are those of the planning, unless a variant has its own; `test` are the first test images of CIFAR-10.
+    `step` (p) are those of the planning, unless a variant has its own; `test` counts the images of
+    CIFAR-10 that it is judged by.
     """
 
     network: str

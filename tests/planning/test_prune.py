@@ -48,14 +48,13 @@ def test_the_paper_is_one_argument_away() -> None:
         model, example, BATCHES, loss, target="macs=2x", paper=True, details=True
     )
     printed = obc.plan(model, example, BATCHES, loss, target="macs=2x")
-    assert account is None and plan.kept.keys() == printed.kept.keys()
-    assert all(torch.equal(plan.kept[name], printed.kept[name]) for name in printed.kept)
+    assert account is None and plan.kept == printed.kept
     cut = obc.apply(copy.deepcopy(model), printed)
     assert torch.equal(small(BATCHES[1]), cut(BATCHES[1]))
     paper = {"rows": 50, "step": 0.0025, "aggregate": "sum", "normalize": "none"}
     assert plan.settings.items() >= {**paper, "scope": "global", "rank": "score"}.items()
-    other = obc.plan(model, example, BATCHES, loss, target="macs=2x", rank="score/cost", seed=1)
-    assert other.settings != plan.settings
+    *_, default = obc.prune(model, example, BATCHES, loss, target="macs=2x", details=True)
+    assert default is not None
 
 
 def test_settings_and_refusals() -> None:

@@ -1,0 +1,65 @@
+"""The committed numbers that the page is made from: cells of the study, and other benchmarks."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks._harness import RESULTS
+
+Runs = dict[str, list[dict[str, Any]]]
+COMPARED = Path(__file__).parents[2] / "docs" / "compare"
+
+
+def benchmark(name: str) -> dict[str, Any]:
+    """The result file of a benchmark; nothing, if it was not run."""
+    path = RESULTS / f"{name}.json"
+    return json.loads(path.read_text()) if path.exists() else {}
+
+
+def by_variant(name: str) -> Runs:
+    """The cells of a study by variant, one for each seed."""
+    runs: Runs = {}
+    for key, cell in benchmark(f"study_{name}").get("cells", {}).items():
+        runs.setdefault(key.rsplit("|", 1)[0], []).append(cell)
+    return runs
+
+
+def values(runs: Sequence[dict[str, Any]], speedup: float, which: str) -> list[float]:
+    """Of each seed that has it, one number at a speed-up: "cut", "recalibrated", "channels", …"""
+    points = [p for run in runs for p in run["points"] if p["speedup"] == speedup]
+    return [p[which] for p in points if which in p]
+
+
+def curve_means(name: str, setting: str) -> list[float]:
+    """Of each seed of `benchmarks.block_rank` or `carry`, the mean accuracy over its budgets."""
+    runs = benchmark(name)["results"].get(setting, [])
+    return [statistics.mean(run["accuracy"]) for run in runs]
+
+
+def gains(name: str, setting: str, base: str) -> list[float]:
+    """By how much a setting is ahead of another in the mean over the budgets, seed by seed."""
+    pairs = zip(curve_means(name, setting), curve_means(name, base), strict=True)
+    return [a - b for a, b in pairs]
+
+
+def compared(name: str) -> dict[str, tuple[float, float]]:
+    """Of `obc compare` on the digits: each variant's mean over the budgets and at half the MACs."""
+    means = {}
+    for curve in json.loads((COMPARED / f"{name}.json").read_text())["curves"]:
+        points = curve["points"][1:]  # the first is the whole network
+        half = min(points, key=lambda p: abs(p["macs"] - 0.5))
+        means[curve["criterion"]] = (
+            statistics.mean(p["accuracy"] for p in points),
+            half["accuracy"],
+        )
+    return means
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table in Markdown."""
+    lines = [columns, ["---"] * len(columns), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
