@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
-from benchmarks._harness import RESULTS, spread
-from benchmarks.study import page, sources
+from benchmarks import _harness
+from benchmarks._harness import spread
+from benchmarks.study import page
 from benchmarks.study.tuning import best_rate
 
 
 @pytest.mark.parametrize("path", page.PAGES, ids=lambda path: path.name)
-def test_the_page_is_what_the_cells_give(path: object) -> None:
-    text = path.read_text(encoding="utf-8")  # type: ignore[attr-defined]
+def test_the_page_is_what_the_cells_give(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
     assert page.MARKED.search(text)
     assert page.filled(text) == text, "run python -m benchmarks.study --page"
 
@@ -34,15 +36,19 @@ def test_every_block_is_on_a_page_and_every_picture_is_there() -> None:
     assert all((page.ROOT / "docs" / name).is_file() for name in pictures)
 
 
-def test_each_cell_says_its_command_and_commit() -> None:
-    cells = [
-        cell
-        for file in RESULTS.glob("study_*.json")
-        for cell in sources.benchmark(file.stem).get("cells", {}).values()
-    ]
-    assert cells
-    assert all(cell["command"].startswith("python -m benchmarks.study") for cell in cells)
-    assert all(re.fullmatch(r"[0-9a-f]{7,}", cell["commit"]) for cell in cells)
+def test_a_cell_is_kept_with_its_command_and_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_harness, "RESULTS", tmp_path)
+    monkeypatch.setattr("sys.argv", ["study", "resnet20", "--cifar", str(tmp_path)])
+    _harness.Cells("study_none", {"rows": 3}).add("l2|0", {"whole": 91.0})
+    again = _harness.Cells("study_none", {"rows": 3})
+    cell = again.results["l2|0"]
+    assert cell["whole"] == 91.0 and cell["commit"] == _harness.commit()
+    assert cell["command"].endswith(" resnet20 --cifar FOLDER")
+    again.add("l2|1", {"whole": 92.0})
+    assert list(_harness.Cells("study_none", {}).results) == ["l2|0", "l2|1"]
+    assert _harness.Cells("study_other", {}).results == {}
 
 
 def test_a_spread_is_that_of_a_sample() -> None:

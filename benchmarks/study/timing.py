@@ -21,7 +21,7 @@ from benchmarks._harness import race, save
 from obc.experiments.comparison import CRITERIA
 from obc.models import resnet56
 
-ROWS, BATCH, ROUNDS = 4, 16, 3
+ROWS, BATCH, ROUNDS = 4, 16, 2
 IMPORTANCE = torch_pruning.importance
 WEIGHTS_ALONE = {
     "random": IMPORTANCE.RandomImportance,
