@@ -1,10 +1,10 @@
 """Perplexity of a decoder without tuning: criteria, shares of its blocks, cut and recalibrated.
 
-Each cell is one criterion, one way of widths and one draw of calibration rows: a planning run over
-all shares, and for each of them the perplexity cut and recalibrated. What the result file has is
-not run again, so a run that was stopped goes on:
+Each criterion scores the whole model once on a draw of calibration rows; from these scores the
+model is cut to each share of the parameters of its blocks, evaluated, recalibrated and evaluated
+again. Cells are written one by one, and those that the result file has are not run again:
 
-    python -m benchmarks.language MODEL --train valid.txt --test test.txt --windows 16
+    python -m benchmarks.language FOLDER --train valid.txt --test test.txt --tale moby-dick.txt
 """
 
 from __future__ import annotations
@@ -14,42 +14,74 @@ import copy
 import json
 import math
 import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor, nn
 
 import obc
-from benchmarks._harness import CONSOLE, RESULTS, save, show
+from benchmarks._harness import CONSOLE, RESULTS, commit, save, show
+from obc.criteria.criterion import make
+from obc.criteria.score import Scorer
 from obc.data.tokens import read_text
 from obc.models import resolve
+from obc.running.modules import blocks_of
+from obc.search.choice import chosen
 from obc.tasks import Language
 
-CRITERIA = ("jacobian", "l1", "random", "taylor", "hessian")
-SHARES = (0.1, 0.2, 0.3)
+SHARES = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3)
+FEW = (0.1, 0.2, 0.3)
+
+
+class Cell(NamedTuple):
+    """One cut of the model; `way` is how: free widths, uniform ones, or with FLAP's bias."""
+
+    criterion: str
+    way: str
+    draw: int
+    share: float
+
+    def __str__(self) -> str:
+        return f"{self.criterion}, {self.way}, {self.draw}, {self.share:.0%}"
+
+
+# What is asked first comes first, so that a run that is stopped leaves a table.
+CELLS = [
+    *(Cell("jacobian", "free", 0, share) for share in (0.2, 0.3, 0.1, 0.05, 0.15, 0.25)),
+    *(Cell(name, "free", 0, share) for share in (0.2, 0.3) for name in ("l1", "random")),
+    *(Cell("jacobian", "bias", 0, share) for share in FEW),
+    *(Cell("jacobian", "free", 1, share) for share in (0.2, 0.3)),
+    *(Cell("jacobian", "uniform", 0, share) for share in (0.2, 0.3)),
+    *(Cell(name, "free", 0, share) for name in ("taylor", "hessian") for share in (0.2, 0.3)),
+    *(
+        Cell(name, "free", 0, share)
+        for share in SHARES
+        for name in ("l1", "random", "taylor", "hessian")
+    ),
+    *(Cell("jacobian", way, 0, share) for way in ("uniform", "bias") for share in SHARES),
+    *(Cell("jacobian", "free", 1, share) for share in SHARES),
+]
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", type=Path, help="a plain folder of Hugging Face")
     parser.add_argument("--train", type=Path, required=True, help="a text to calibrate on")
-    parser.add_argument("--test", type=Path, required=True, help="a text to evaluate on")
-    parser.add_argument("--join", default="blank", help="how lines of both are joined")
-    parser.add_argument("--length", type=int, default=2048)
-    parser.add_argument("--windows", type=int, help="evaluate on so many; all by default")
-    parser.add_argument("--criteria", nargs="+", default=CRITERIA)
-    parser.add_argument("--shares", nargs="+", type=float, default=SHARES)
-    parser.add_argument("--draws", type=int, default=1, help="of calibration rows")
-    parser.add_argument("--uniform", action="store_true", help="one width over layers")
-    parser.add_argument("--rows", type=int, default=32, help="of 256 tokens, for each scoring")
-    parser.add_argument("--step", type=float, default=0.1, help="share of the blocks' parameters")
-    parser.add_argument("--samples", type=int, default=64, help="rows to recalibrate on")
+    parser.add_argument("--test", type=Path, required=True, help="WikiText-2's, to evaluate on")
+    parser.add_argument("--tale", type=Path, required=True, help="a text; its end is evaluated on")
+    parser.add_argument("--windows", type=int, default=2, help="of 2,048 tokens, of the test text")
+    parser.add_argument("--rows", type=int, default=32, help="of 256 tokens, to score with")
+    parser.add_argument("--samples", type=int, default=32, help="rows to recalibrate on")
+    parser.add_argument("--show", action="store_true", help="only print what there is")
     return parser.parse_args()
 
 
 class Table:
-    """The result file: points by criterion, widths, draw and share."""
+    """The result file: points by cell."""
 
     def __init__(self, protocol: dict[str, Any]) -> None:
         path = RESULTS / "language.json"
@@ -58,101 +90,197 @@ class Table:
         self.protocol, self.points = protocol, dict(old.get("points", {})) if same else {}
 
     def add(self, key: str, point: dict[str, Any]) -> None:
-        self.points[key] = point
+        self.points[key] = {**point, "commit": commit()}
         save("language", {"protocol": self.protocol, "points": self.points})
+        CONSOLE.print(key, point)
 
     def show(self) -> None:
-        whole = self.points["whole"]["loss"]
+        whole = self.points["whole"]
         rows = []
         for key, p in self.points.items():
+            if "cut" not in p:
+                continue
+            cut = p["cut"]
+            figures = [cut["perplexity"], cut["tale"], *([math.nan] * 3)]
             if "recalibrated" in p:
-                cut, fitted = p["cut"]["loss"] - whole, p["recalibrated"]["loss"] - whole
-                figures = (p["cut"]["perplexity"], p["recalibrated"]["perplexity"], fitted / cut)
-                rows.append((key, *(f"{x:.2f}" for x in figures), f"{p['seconds']:.0f}"))
+                fitted = p["recalibrated"]
+                excess = [x["loss"] - whole["loss"] for x in (fitted, cut)]
+                figures[2:] = [fitted["perplexity"], fitted["tale"], excess[0] / excess[1]]
+            told = ("" if math.isnan(x) else f"{x:.2f}" for x in figures)
+            rows.append((key, *told, f"{p['seconds']:.0f}"))
         CONSOLE.print(
-            f"{self.protocol['evaluation']}; whole {self.points['whole']['perplexity']:.2f}"
+            *(f"{name}: {text}" for name, text in self.protocol.items()),
+            f"whole: {whole['perplexity']:.2f}, tale {whole['tale']:.2f}",
+            sep="\n",
         )
-        columns = ("criterion, widths, draw, share", "cut", "recalibrated", "excess", "seconds")
         show(
             "perplexity without tuning; excess: of log-perplexity, recalibrated ÷ cut",
-            columns,
+            ("cell", "cut", "tale", "recalibrated", "tale", "excess", "CPU seconds"),
             rows,
         )
 
 
-def measured(task: Language, model: Any) -> dict[str, float]:
-    values = task.evaluate(model).named()
-    return {name: value for name, value in values.items() if math.isfinite(value)}
+class Study:
+    """A model, its texts, and the scores of each criterion and draw."""
 
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options = options
+        test = read_text(options.test, "blank")
+        texts = {"tokenizer": options.model, "windows": options.windows, "name": "WikiText-2 test"}
+        self.task = Language(
+            read_text(options.train, "blank"), test, joining="lines joined by blank lines", **texts
+        )
+        tale = read_text(options.tale)[-40_000:]
+        self.tale = Language(
+            tale, tale, tokenizer=self.task.tokenizer, windows=1, name="the last 40,000 letters"
+        )
+        self.model: Any = resolve(f"hf:{options.model}", pretrained=True).eval()
+        self.sites = obc.trace(self.model, self.task.example())
+        self.open = chosen(self.sites, ("ffn", "heads"))
+        self._scores: dict[tuple[str, int], tuple[dict[str, Tensor], float]] = {}
+        prefix = f"{blocks_of(self.model)}."
+        named = self.model.named_parameters()
+        self.blocks = sum(p.numel() for n, p in named if n.startswith(prefix))
 
-def cell(table: Table, task: Language, model: Any, name: str, draw: int, options: Any) -> None:
-    """One planning run, and its perplexities."""
-    widths = "uniform" if options.uniform else "free"
-    keys = {share: f"{name}, {widths}, {draw}, {share:.0%}" for share in options.shares}
-    if all(key in table.points for key in keys.values()):
-        return
-    start = time.process_time()
-    plans = obc.plan(
-        model,
-        task=task,
-        batches=task.calibration(1),
-        target=[obc.Params(keep=1 - share, part="blocks") for share in keys],
-        criterion=name,
-        rows=options.rows,
-        step=options.step,
-        pace="cost",
-        sites=("ffn", "heads"),
-        uniform=options.uniform,
-        seed=draw,
-    )
-    planning = (time.process_time() - start) / len(keys)
-    torch.manual_seed(draw)
-    batches = list(islice(task.calibration(4), -(-options.samples // 4)))
-    for plan, key in zip(plans, keys.values(), strict=True):
-        if key in table.points:
-            continue
-        small = obc.apply(copy.deepcopy(model), plan)
-        cut, start = measured(task, small), time.process_time()
-        account = obc.recalibrate(small, model, batches, samples=options.samples, seed=draw)
-        seconds = time.process_time() - start
-        point = {
-            "cut": cut,
-            "recalibrated": measured(task, small),
-            "seconds": planning + seconds,
-            "recalibration": {"seconds": seconds, "before": account.before, "after": account.after},
-            "notes": plan.notes,
+    def rows(self, count: int, draw: int, size: int) -> list[Any]:
+        torch.manual_seed(draw)
+        return list(islice(self.task.calibration(size), -(-count // size)))
+
+    def measured(self, model: nn.Module) -> dict[str, float]:
+        values = self.task.evaluate(model).named()
+        return {**values, "tale": self.tale.evaluate(model).named()["perplexity"]}
+
+    def scores(self, name: str, draw: int) -> tuple[dict[str, Tensor], float]:
+        """Of each channel, and the seconds that they took."""
+        if (name, draw) not in self._scores:
+            start = time.process_time()
+            criterion = make(name, **({"seed": draw} if name == "random" else {}))
+            scorer = Scorer(self.model, self.sites, self.task.loss, criterion, names=self.open)
+            rows = self.rows(self.options.rows, draw, 1)
+            totals = {n: t.sum(0) for n, t in scorer.totals(rows).items() if n in self.open}
+            self._scores[name, draw] = totals, time.process_time() - start
+        return self._scores[name, draw]
+
+    def cost(self, name: str) -> int:
+        """Parameters that one channel of a site holds."""
+        site = self.sites[name]
+        parameters = dict(self.model.named_parameters())
+        return sum(
+            m.index.shape[1] * parameters[m.name].numel() // parameters[m.name].shape[m.dim]
+            for m in site.members
+        )
+
+    def kept(self, cell: Cell) -> dict[str, list[int]]:
+        """The channels that stay: the lowest scores by parameter go until the share is reached."""
+        scores, _ = self.scores(cell.criterion, cell.draw)
+        places = [
+            (float(value) / self.cost(name), name, channel)
+            for name, values in scores.items()
+            for channel, value in enumerate(values)
+        ]
+        if cell.way == "uniform":  # all layers lose equally many inner channels, and no heads
+            ffn = [n for n in scores if not self.sites[n].heads]
+            ranks = {n: scores[n].argsort().argsort().tolist() for n in ffn}
+            places = [(float(ranks[n][c]), n, c) for _, n, c in places if n in ranks]
+        gone: dict[str, set[int]] = {}
+        left = cell.share * self.blocks
+        for _, name, channel in sorted(places):
+            if left <= 0:
+                break
+            if len(gone.get(name, ())) < self.sites[name].size - 1:
+                gone.setdefault(name, set()).add(channel)
+                left -= self.cost(name)
+        return {n: [c for c in range(self.sites[n].size) if c not in g] for n, g in gone.items()}
+
+    def run(self, cell: Cell, table: Table) -> None:
+        kept, options = self.kept(cell), self.options
+        _, scoring = self.scores(cell.criterion, cell.draw)
+        start = time.process_time()
+        small = obc.apply(copy.deepcopy(self.model), obc.Plan.from_kept(self.sites, kept))
+        if cell.way == "bias":
+            self._compensate(small, kept, cell.draw)
+        seconds = scoring + time.process_time() - start
+        heads = sum(self.sites[n].size - len(k) for n, k in kept.items() if self.sites[n].heads)
+        point: dict[str, Any] = {"cut": self.measured(small), "KV groups gone": heads}
+        if cell.way != "bias":
+            start = time.process_time()
+            rows = self.rows(options.samples, cell.draw, 4)
+            obc.recalibrate(
+                small, self.model, rows, samples=options.samples, seed=cell.draw, residual=False
+            )
+            point["recalibration"] = time.process_time() - start
+            point["recalibrated"] = self.measured(small)
+            seconds += point["recalibration"]
+            if cell.criterion == "jacobian" and not cell.draw:
+                point["speed"] = self.task.speed(small)
+        table.add(str(cell), {**point, "seconds": seconds})
+
+    def _compensate(self, small: Any, kept: Mapping[str, list[int]], draw: int) -> None:
+        """FLAP's bias: what removed inputs put out on average is added to the layer's output.
+
+        Y. An et al., Fluctuation-based Adaptive Structured Pruning for Large Language Models.
+        """
+        readers = {
+            m.layer: (m, kept[s.name])
+            for s in self.sites
+            if s.name in kept
+            for m in s.members
+            if m.role == "in"
         }
-        table.add(key, point)
+        with _means(self.model, readers) as means, torch.no_grad():
+            for batch in self.rows(self.options.rows, draw, 4):
+                self.task.loss(self.model, batch)
+        for layer, (member, stay) in readers.items():
+            weight = self.model.get_submodule(layer).weight.detach()
+            gone = torch.ones(weight.shape[1], dtype=torch.bool)
+            gone[member.index[stay].reshape(-1)] = False
+            mean = means[layer][0] / means[layer][1]
+            small.get_submodule(layer).bias = nn.Parameter(weight[:, gone] @ mean[gone])
+
+
+@contextmanager
+def _means(model: nn.Module, layers: Mapping[str, Any]) -> Iterator[dict[str, tuple[Tensor, int]]]:
+    """Sums and counts of what layers read, while inside."""
+    sums: dict[str, tuple[Tensor, int]] = {}
+
+    def hook(layer: str) -> Callable[[nn.Module, Any], None]:
+        def add(_: nn.Module, inputs: Any) -> None:
+            x = inputs[0].detach().flatten(0, -2)
+            total, count = sums.get(layer, (torch.zeros(x.shape[1]), 0))
+            sums[layer] = total + x.sum(0), count + len(x)
+
+        return add
+
+    hooks = [model.get_submodule(n).register_forward_pre_hook(hook(n)) for n in layers]
+    try:
+        yield sums
+    finally:
+        for one in hooks:
+            one.remove()
 
 
 def main() -> None:
     options = arguments()
     torch.set_num_threads(1)
-    train, test = (read_text(path, options.join) for path in (options.train, options.test))
-    name = f"{options.test.parent.name}/{options.test.name}"
-    task = Language(
-        train,
-        test,
-        tokenizer=options.model,
-        length=options.length,
-        windows=options.windows,
-        name=name,
-        joining="lines joined by blank lines" if options.join else "as it is",
-    )
+    study = Study(options)
     protocol = {
-        "evaluation": task.protocol,
-        "calibration": f"{options.rows} rows of 256 tokens of {options.train.name} for each step, "
-        f"{options.samples} to recalibrate; steps of {options.step:.0%} of the blocks' parameters",
+        "evaluation": study.task.protocol,
+        "tale": study.tale.protocol,
+        "calibration": f"{options.rows} rows of 256 tokens of {options.train.name} score the whole "
+        f"model once, {options.samples} recalibrate; ranked by score ÷ parameters, layers of a "
+        "channel as separate terms; share of the blocks' parameters; one thread",
         "model": options.model.name,
     }
     table = Table(protocol)
-    model = resolve(f"hf:{options.model}", pretrained=True).eval()
+    if options.show:
+        return table.show()
     if "whole" not in table.points:
-        table.add("whole", measured(task, model))
-    for draw in range(options.draws):
-        for criterion in options.criteria:
-            cell(table, task, model, criterion, draw, options)
+        table.add("whole", {**study.measured(study.model), "speed": study.task.speed(study.model)})
+    for cell in CELLS:
+        if str(cell) not in table.points:
+            study.run(cell, table)
     table.show()
+    return None
 
 
 if __name__ == "__main__":

@@ -49,6 +49,28 @@ def test_seconds_follow_the_rows() -> None:
     assert told.seconds >= told.rows * 0.05 * 0.5
 
 
+def test_memory_is_two_models_and_what_a_row_keeps() -> None:
+    """Twice the batch keeps twice as much; the models beside it stay as they are."""
+    weights = sum(t.numel() * 4 for t in Residual().state_dict().values() if t.is_floating_point())
+    one, two = (
+        estimate(Residual(), X, batches(size=n), loss, target="macs=2x").memory - 2 * weights
+        for n in (8, 16)
+    )
+    assert one > 8 * 64 * 4 and 1.9 * one < two < 2.1 * one
+
+
+def test_shapes_alone_are_enough() -> None:
+    """On the meta device nothing is run, and the time follows from the MACs."""
+    settings: dict[str, Any] = {"target": "macs=2x", "step": 0.05, "rows": 3}
+    real = estimate(Residual(), X, batches(), loss, **settings)
+    with torch.device("meta"):
+        model = Residual()
+    moved = [(x.to("meta"), y.to("meta")) for x, y in batches()]
+    told = estimate(model, X.to("meta"), moved, loss, **settings)
+    assert (told.steps, told.rows) == (real.steps, real.rows)
+    assert told.row > 0 and abs(told.memory - real.memory) < 0.01 * real.memory
+
+
 def test_the_way_ahead_ends_at_the_limit() -> None:
     run = prepare(Residual(), X, batches(), loss, target="macs=2x")
     sizes = [site.size for site in run.sites]

@@ -19,7 +19,7 @@ from obc.cli.arguments import (
     TaskName,
     Weights,
 )
-from obc.cli.inputs import example_of, model_of, task_of
+from obc.cli.inputs import example_of, model_of, planned, task_of
 from obc.cli.output import Output, Result
 from obc.disk.claim import claimed
 from obc.disk.writing import write
@@ -27,7 +27,6 @@ from obc.files.reference import reference
 from obc.planning.along import plan_along
 from obc.reporting import fill
 from obc.reporting.page import report
-from obc.tasks.task import Task
 
 
 def frontier(
@@ -74,7 +73,7 @@ def frontier(
         "seed": seed,
         "until": until,
         "places": places,
-        **getattr(purpose, "planning", Task.planning),
+        **planned(purpose, criterion),
         **{name: value for name, value in options.items() if value is not None},
     }
     batches = purpose.calibration(settings.pop("batch_size"))

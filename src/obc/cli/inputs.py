@@ -86,6 +86,14 @@ def _fill(model: nn.Module, file: Path) -> None:
         raise ObcError(f"{file} is for another model: {lines[min(1, len(lines) - 1)]}") from None
 
 
+def planned(task: Task, criterion: str) -> dict[str, Any]:
+    """What a task is planned with unless options say otherwise."""
+    settings = dict(getattr(task, "planning", Task.planning))
+    if criterion != "jacobian":
+        settings.pop("block", None)  # of that criterion alone
+    return settings
+
+
 def example_of(model: nn.Module, task: Task | None = None, shape: str | None = None) -> Any:
     """Something the model takes: of this shape, the task's example, or as last time."""
     example = _example(model, task, shape)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import copy
+from contextlib import nullcontext
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated, Any
 
+import torch
 import typer
 from torch import nn
 
@@ -22,9 +25,10 @@ from obc.cli.arguments import (
     TaskName,
     Weights,
 )
-from obc.cli.inputs import model_of, task_of
+from obc.cli.inputs import model_of, planned, task_of
 from obc.cli.job import Job
 from obc.cli.output import Output, Result
+from obc.data.sources import moved
 from obc.disk.claim import claimed
 from obc.disk.writing import write
 from obc.errors import ObcError
@@ -33,7 +37,8 @@ from obc.planning.planner import as_printed, by_blocks
 from obc.planning.quality import Quality
 from obc.reporting import fill
 from obc.search.estimate import estimate as run_estimate
-from obc.tasks.task import Task
+from obc.tasks.language import brief
+from obc.tasks.task import Task, device_of
 
 
 def prune(
@@ -103,8 +108,16 @@ def prune(
             "divided by cost, and nothing is recalibrated.",
         ),
     ] = False,
+    checkpoint: Annotated[
+        bool,
+        typer.Option(
+            "--checkpoint",
+            help="Score with activations of one block at a time, for one more forward pass.",
+        ),
+    ] = False,
     estimate: Annotated[
-        bool, typer.Option("--estimate", help="Only say how many steps, rows and seconds it takes.")
+        bool,
+        typer.Option("--estimate", help="Only say what it takes: seconds, rows, memory."),
     ] = False,
     weights: Weights = None,
     pretrained: Pretrained = False,
@@ -125,14 +138,16 @@ def prune(
 
     Example: obc prune hf:smollm2 --data text:tale.txt --target params=80% --out runs/smaller
     """
-    purpose = task_of(data, task, model)
-    net = model_of(model, purpose, weights, pretrained)
+    purpose = task_of(brief(data), task, model)
+    with torch.device("meta") if estimate and _shapes_only(model) else nullcontext():
+        net = model_of(model, purpose, weights, pretrained)
     options = {
         "rows": rows,
         "step": step,
         "pace": pace,
         "sites": sites,
         "uniform": uniform or None,
+        "checkpoint": checkpoint or None,
         "rank": rank,
         "batch_size": batch_size,
         "samples": samples,
@@ -143,7 +158,7 @@ def prune(
         "scope": scope,
         "ignore": ignore or [],
         "seed": seed,
-        **getattr(purpose, "planning", Task.planning),
+        **planned(purpose, criterion),
         **{name: value for name, value in options.items() if value is not None},
     }
     batch_size, samples = settings.pop("batch_size"), settings.pop("samples")
@@ -186,6 +201,12 @@ def prune(
         return job.finish(record, [before, *stages])
 
 
+def _shapes_only(model: str) -> bool:
+    """Whether a folder of Hugging Face holds a configuration and no weights."""
+    place = Path(model.removeprefix("hf:"))
+    return (place / "config.json").is_file() and not any(place.glob("*.safetensors"))
+
+
 def _estimated(
     out: Output, net: nn.Module, task: Task, batch_size: int, settings: dict[str, Any]
 ) -> Result:
@@ -196,6 +217,7 @@ def _estimated(
             "--estimate takes a cost, such as macs=2x"
         )
     batches = task.calibration(batch_size)
-    estimate = run_estimate(net, task.example(), batches, task.loss, **settings)
+    example = moved(task.example(), device_of(net))
+    estimate = run_estimate(net, example, batches, task.loss, **settings)
     out.say(f"{settings['target']}: {estimate}")
     return asdict(estimate)

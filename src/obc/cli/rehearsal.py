@@ -173,6 +173,8 @@ class Rehearsal:
                 target=prune.target,
                 criterion="l1",
                 step=prune.step,
+                pace=prune.pace,
+                sites=prune.sites,
                 ignore=prune.ignore,
             )
             sites = trace(model, example, ignore=prune.ignore)

@@ -73,7 +73,7 @@ def run(
     chosen, purpose = recipe_and_task(recipe, data, task, model)
     if folder is None:
         raise ObcError("say where the run goes: --out DIR")
-    if not (Path(name).is_dir() or weights or pretrained):
+    if not (_has_weights(name) or weights or pretrained):
         raise ObcError(
             f"'{name}' would start untrained: give --weights FILE, --pretrained, or --model DIR "
             f"with a model that `obc tune {name} --recipe {recipe} --out DIR` has trained"
@@ -105,10 +105,15 @@ def _rehearse(
         out.note(f"the data were not checked: --data {chosen.data}:FOLDER says where they are")
     images = published(purpose) if purpose is not None else unread
     small = purpose if images is None else synthetic(images, 1)
-    if not (Path(model).is_dir() or weights or pretrained):
+    if not (_has_weights(model) or weights or pretrained):
         out.note("weights were not checked: none are given, and the run itself needs them")
     net = model_of(model, small, weights, pretrained)
     return Rehearsal(out, chosen, purpose, images, net).run()
+
+
+def _has_weights(model: str) -> bool:
+    """Whether a name stands for a folder, of obc or of Hugging Face, that holds weights."""
+    return Path(model.removeprefix("hf:")).is_dir()
 
 
 def _run(job: Job, recipe: Recipe, name: str) -> Result:
@@ -128,6 +133,8 @@ def _run(job: Job, recipe: Recipe, name: str) -> Result:
         criterion=pruning.criterion,
         rows=pruning.rows,
         step=pruning.step,
+        pace=pruning.pace,
+        sites=pruning.sites,
         ignore=pruning.ignore,
         seed=recipe.seed,
     )

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from obc.costs.counting import cost
 from obc.costs.polynomials import Products, Term
 from obc.errors import ObcError, closest
-from obc.running.modules import named_tensors
+from obc.running.modules import blocks_of, named_tensors
 from obc.running.snapshot import unchanged
 from obc.tracing.flow import Flow, bind
 from obc.tracing.narrow import narrow
@@ -61,7 +61,7 @@ def params_of(tracing: Tracing, part: str) -> Products:
     """The parameters whose names fit a pattern; "blocks" are those of the repeated layers."""
     names = named_tensors(tracing.model)
     if part == "blocks":
-        prefix = _blocks(tracing.model)
+        prefix = f"{blocks_of(tracing.model)}."
         chosen = {name for name in names if name.startswith(prefix)}
     else:
         chosen = {*fnmatch.filter(names, part), *fnmatch.filter(names, f"{part}.*")}
@@ -73,18 +73,6 @@ def params_of(tracing: Tracing, part: str) -> Products:
         if name in chosen and isinstance(tensor, nn.Parameter)
     ]
     return Products(terms, [s.size for s in tracing.sites])
-
-
-def _blocks(model: nn.Module) -> str:
-    """What the names of the largest list of layers begin with."""
-    lists = [
-        (sum(p.numel() for p in module.parameters()), name)
-        for name, module in model.named_modules()
-        if isinstance(module, nn.ModuleList) and name
-    ]
-    if not lists:
-        raise ObcError("params[blocks]: the model has no list of blocks; name them by a pattern")
-    return f"{max(lists)[1]}."
 
 
 def state_bytes(tracing: Tracing) -> list[Term]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from obc.criteria.criterion import Criterion
-from obc.criteria.probe import InPlace, Probe, positions, streams
+from obc.criteria.probe import InPlace, Key, Probe, keys_of, positions, streams
 from obc.criteria.single import per_sample, squares
 from obc.criteria.structure import Part
 from obc.errors import ObcError
@@ -54,9 +54,11 @@ class Gatherer:
         loss: Callable[[Any, Any], Tensor],
         criterion: Criterion,
         fast: bool,
+        checkpoint: bool = False,
     ) -> None:
         self.model, self.parts, self.loss, self.criterion = model, parts, loss, criterion
         self.count = 0
+        self._checkpoint = checkpoint
         self.wiring = sites.wiring
         self.by_sample = criterion.per_sample
         all_parts = [part for of_site in parts.values() for part in of_site]
@@ -144,7 +146,7 @@ class Gatherer:
         tensors = dict(self.model.named_parameters())
         leaves = [tensors[n].requires_grad_() for n in names]
         value = self._value(number, batch)
-        grads = torch.autograd.grad(value, [*leaves, *self.probe.starts], allow_unused=True)
+        grads = self._differentiated(value, leaves)
         self._check_reached({n for n, g in zip(names, grads, strict=False) if g is not None})
         return {
             n: torch.zeros_like(tensors[n], dtype=_wide(tensors[n]))
@@ -153,12 +155,27 @@ class Gatherer:
             for n, g in zip(names, grads, strict=False)
         }
 
+    def _differentiated(self, value: Tensor, leaves: list[nn.Parameter]) -> Sequence[Tensor | None]:
+        """The gradients of weights; those of activations pass by the probe on the way."""
+        if not self._checkpoint:
+            return torch.autograd.grad(value, [*leaves, *self.probe.starts], allow_unused=True)
+        before = [p.grad for p in leaves]
+        try:
+            for p in leaves:
+                p.grad = None
+            value.backward()  # type: ignore[no-untyped-call]
+            return [p.grad for p in leaves]
+        finally:
+            for p, grad in zip(leaves, before, strict=True):
+                p.grad = grad
+
     def _check_reached(self, names: set[str]) -> None:
         for site, parts in self.parts.items():
             reached = any(
-                m.name in names if p not in self.streamed else (p.layer, p.role) in self.probe.sums
+                any(key in self.probe.sums for key in self._keys(p))
+                if p in self.streamed
+                else any(m.name in names for m in p.members)
                 for p in parts
-                for m in p.members
             )
             if not reached:
                 raise ObcError(f"no gradient reaches site '{site}'; does the loss depend on it?")
@@ -218,7 +235,7 @@ class Gatherer:
     def _stream(self, number: int, batch: Any, slow: list[str]) -> dict[str, Tensor]:
         """One forward and backward pass; what is overwritten on the way is copied the next time."""
         while True:
-            self.probe.watch({(p.layer, p.role) for p in self.streamed - self.derived})
+            self.probe.watch({k for p in self.streamed - self.derived for k in self._keys(p)})
             try:
                 with _named(number):
                     return self._weight_gradients(number, batch, slow)
@@ -249,6 +266,9 @@ class Gatherer:
                 products[part] = positions(part, module_before, sums.double()[None, :, None])
         return products
 
+    def _keys(self, part: Part) -> list[Key]:
+        return keys_of(part, self.model, self.wiring)
+
     def _offer(self, part: Part, products: dict[Part, Tensor]) -> Tensor | None:
         """A part's products as another layer's pass gives them, if one does."""
         if part.role != "in":
@@ -261,15 +281,21 @@ class Gatherer:
         return None if known is None else _joined(known)
 
     def _from_sums(self, part: Part, size: int) -> Tensor:
-        sums = self.probe.sums.get((part.layer, part.role))
-        if sums is None:
-            return torch.zeros(size, part.size, 1, dtype=torch.float64)
-        if self.by_sample:
-            if len(sums) % size:  # not laid out by sample, and `_misplaced` will see it
-                sums = sums.sum(0, keepdim=True).expand(size, -1, -1)
-            # The loss is a mean over samples; a row is that of one sample.
-            sums = sums.unflatten(0, (size, -1)).sum(1) * size
-        return positions(part, self.model.get_submodule(part.layer), sums).double()
+        module, total = self.model.get_submodule(part.layer), torch.zeros(size, part.size, 1)
+        for key in self._keys(part):
+            if key in self.probe.sums:
+                sums = self._by_rows(self.probe.sums[key], size)
+                total = positions(part, module, sums).double() + total.to(sums.device)
+        return total.double()
+
+    def _by_rows(self, sums: Tensor, size: int) -> Tensor:
+        """Sums of a whole batch as they are, or one row for each sample."""
+        if not self.by_sample:
+            return sums
+        if len(sums) % size:  # not laid out by sample, and `_misplaced` will see it
+            sums = sums.sum(0, keepdim=True).expand(size, -1, -1)
+        # The loss is a mean over samples; a row is that of one sample.
+        return sums.unflatten(0, (size, -1)).sum(1) * size
 
     def _from_gradients(self, part: Part, grads: dict[str, Tensor]) -> Tensor:
         columns = []

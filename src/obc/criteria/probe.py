@@ -33,17 +33,41 @@ class InPlace(Exception):
 
 def streams(part: Part, model: nn.Module, wiring: Wiring) -> bool:
     """Whether a structural parameter's products can be taken from activations."""
+    if any(wiring.users.get(m.name) != frozenset({part.layer}) for m in part.members):
+        return len(part.members) == 1 and bool(_tied(part, model, wiring))
     module: Any = model.get_submodule(part.layer)
     names = {m.param for m in part.members}
-    if not _plain(module) or any(
-        wiring.users.get(m.name) != frozenset({part.layer}) for m in part.members
-    ):
+    if not _plain(module):
         return False
     if part.role == "in":
         return names == {"weight"}
     if module.weight is None or ("bias" in names) != (getattr(module, "bias", None) is not None):
         return False
     return "weight" in names and (part.role == "out" or bool(module.weight.ndim == 1))
+
+
+def keys_of(part: Part, model: nn.Module, wiring: Wiring) -> list[Key]:
+    """The sums that make up a part's products: one, or one for each layer that a weight serves."""
+    alone = wiring.users.get(part.members[0].name) == frozenset({part.layer})
+    return [(part.layer, part.role)] if alone else _tied(part, model, wiring)
+
+
+def _tied(part: Part, model: nn.Module, wiring: Wiring) -> list[Key]:
+    """Of a weight that an embedding puts out and a head reads, say, one sum for each of them.
+
+    The gradient of a shared weight is the sum over its layers, so the products add up too. Empty
+    where a layer adds a bias of its own, or is none that can be watched.
+    """
+    keys: list[Key] = []
+    for layer in sorted(wiring.users.get(part.members[0].name, ())):
+        module: Any = model.get_submodule(layer)
+        axes = plain_axes(module) if isinstance(module, (nn.Linear, nn.Embedding)) else None
+        if axes is None or not _plain(module) or getattr(module, "bias", None) is not None:
+            return []
+        keys.append((layer, "out" if part.members[0].dim == axes.out else "in"))
+        if isinstance(module, nn.Embedding) and keys[-1][1] == "in":
+            return []  # rows that it picks from are no activations
+    return keys
 
 
 def _plain(module: nn.Module) -> bool:

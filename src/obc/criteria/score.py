@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import nullcontext
 from typing import Any
 
 from torch import Tensor, nn
 
+from obc.criteria.checkpointing import checkpointed
 from obc.criteria.criterion import Criterion, make
 from obc.criteria.evidence import Findings, Gatherer, scoring
 from obc.criteria.layout import may_be_channels_last, relaid
@@ -31,6 +32,7 @@ def score(
     aggregate: str = "sum",
     normalize: str = "none",
     fast: bool = True,
+    checkpoint: bool = False,
     **options: Any,
 ) -> dict[str, Tensor]:
     """Scores for every channel, by site name; the lowest are worth the least.
@@ -51,6 +53,8 @@ def score(
         normalize: "none" (the paper's), "mean" or "max" over the channels of a site.
         fast: take products from activations where that is exact; False takes every product from
             the gradients of weights.
+        checkpoint: keep the input of each block alone and run blocks again for their gradients:
+            memory that does not grow with depth, for one more forward pass.
         options: of the criterion, such as `per_sample=True` or `block="group"`.
 
     >>> import torch, obc
@@ -66,7 +70,7 @@ def score(
     sites.check(model)
     if not len(sites):
         return {}
-    scorer = Scorer(model, sites, loss, chosen, fast)
+    scorer = Scorer(model, sites, loss, chosen, fast, checkpoint=checkpoint)
     totals = scorer.totals(bar(batches, "scoring", scorer.group))
     return {name: reduce(total, aggregate, normalize) for name, total in totals.items()}
 
@@ -78,7 +82,11 @@ def check_batches(batches: object) -> None:
 
 
 class Scorer:
-    """Scores a model and later cuts of it; how each layer is looked at is decided only once."""
+    """Scores a model and later cuts of it; how each layer is looked at is decided only once.
+
+    With `names`, only these sites are scored where that takes gradients: the residual width of a
+    decoder is written and read by all its layers.
+    """
 
     def __init__(
         self,
@@ -87,11 +95,18 @@ class Scorer:
         loss: Loss | None,
         criterion: Criterion,
         fast: bool = True,
+        names: Collection[str] | None = None,
+        checkpoint: bool = False,
     ) -> None:
         self.model, self.criterion = model, criterion
         self.group = Group()
-        self._parts = _parts(sites)
+        by_weights = criterion.evidence == "none"
+        self._names = set(sites.names if names is None or by_weights else names)
+        self._parts = self._parts_of(sites)
         self._gather: Gatherer | None = None
+        self._checkpoint = checkpoint
+        if checkpoint and (criterion.evidence == "square" or criterion.per_sample):
+            raise ObcError("checkpoint: single samples run together, and cannot run again by block")
         if criterion.evidence != "none":
             if loss is None:
                 raise ObcError(
@@ -99,12 +114,12 @@ class Scorer:
                 )
             if not callable(loss):
                 raise ObcError(f"loss is a function of a model and a batch, not {loss!r}")
-            self._gather = Gatherer(model, sites, self._parts, loss, criterion, fast)
+            self._gather = Gatherer(model, sites, self._parts, loss, criterion, fast, checkpoint)
             self._relay = sites.example is not None and may_be_channels_last(model, sites.example)
 
     def follow(self, sites: Sites) -> None:
         """The model was cut in place; these are its sites now."""
-        self._parts = _parts(sites)
+        self._parts = self._parts_of(sites)
         if self._gather is not None:
             self._gather.follow(self._parts)
 
@@ -118,7 +133,8 @@ class Scorer:
                 totals[name] = self.criterion.site(rows)
             return totals
         layout = relaid(self.model) if self._relay else nullcontext()
-        with self.group.together(), scoring(self.model), layout:
+        again = checkpointed(self.model) if self._checkpoint else nullcontext()
+        with self.group.together(), scoring(self.model), layout, again:
             number = -1
             for number, batch in enumerate(batches):
                 if self.group.mine(number):
@@ -137,6 +153,5 @@ class Scorer:
         if self._gather is not None and findings is not None:
             self._gather.recall(findings)
 
-
-def _parts(sites: Sites) -> dict[str, list[Part]]:
-    return {site.name: parts_of(site) for site in sites}
+    def _parts_of(self, sites: Sites) -> dict[str, list[Part]]:
+        return {site.name: parts_of(site) for site in sites if site.name in self._names}

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import torch
 from torch import nn
 
 from obc.errors import ObcError, closest
@@ -142,7 +143,9 @@ def _hugging_face(name: str, pretrained: bool, options: dict[str, Any]) -> nn.Mo
         if kind is None:
             raise ObcError(f"the configuration of '{name}' names no class of transformers")
         if not pretrained:
-            fresh: nn.Module = kind(config)
+            # Without weights there are shapes alone, of the type that the configuration says.
+            meta = torch.get_default_device().type == "meta"
+            fresh: nn.Module = kind._from_config(config) if meta else kind(config)
             return fresh
         trained: nn.Module = kind.from_pretrained(name, config=config, use_safetensors=True)
         return trained

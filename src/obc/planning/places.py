@@ -97,6 +97,7 @@ class Places:
                 self.batches,
                 call=partial(call_by, self.task),
                 samples=self.samples,
+                residual=getattr(self.task, "residual", None),
                 example=example,
                 seed=self.run.settings.seed,
             )

@@ -125,6 +125,13 @@ def prune(
     account = None
     if samples:
         account = recalibrate(
-            small, model, batches, call=call, samples=samples, example=example, seed=seed
+            small,
+            model,
+            batches,
+            call=call,
+            samples=samples,
+            residual=getattr(task, "residual", None),
+            example=example,
+            seed=seed,
         )
     return Pruned(small, plan, account) if details else small

@@ -52,7 +52,7 @@ def recalibrate(
         samples: How many samples to use, in whole batches.
         source: "original" takes u from the original network instead, one batch after the other.
         residual: Whether the last layer of a residual branch is to make up for what the shortcut
-            lost, too; by default, held-out inputs decide between both.
+            lost, too; by default, the task says, or held-out inputs decide between both.
         example: Traces the original, in place of the one that the plan keeps.
         seed: Chooses the positions at which layers are compared.
 
@@ -70,6 +70,7 @@ def recalibrate(
     if source not in ("pruned", "original"):
         raise ObcError(f"source is 'pruned' or 'original', not {source!r}")
     if isinstance(batches, Calibrating):
+        residual = getattr(batches, "residual", None) if residual is None else residual
         call, batches = call or partial(call_by, batches), batches.calibration()
     chosen = _enough(batches, samples)
     procedure = Procedure(pruned, original, chosen, call or call_with, example, seed)

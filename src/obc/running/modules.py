@@ -58,6 +58,22 @@ def named_tensors(model: nn.Module) -> dict[str, Tensor]:
     return dict(named.values())
 
 
+def blocks_of(model: nn.Module) -> str:
+    """The name of the largest list of layers: the blocks that a deep model repeats.
+
+    >>> blocks_of(nn.ModuleDict({"layers": nn.ModuleList([nn.Linear(2, 2)])}))
+    'layers'
+    """
+    lists = [
+        (sum(p.numel() for p in module.parameters()), name)
+        for name, module in model.named_modules()
+        if isinstance(module, nn.ModuleList) and name
+    ]
+    if not lists:
+        raise ObcError("blocks: the model has no list of blocks, an nn.ModuleList")
+    return max(lists)[1]
+
+
 class ModuleStack:
     """The modules that are running, innermost last, while started."""
 

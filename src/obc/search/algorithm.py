@@ -87,7 +87,8 @@ class Run:
         self.kinds = kinds(self.sites, model)
         self.removable = sum(counts[0] for counts in levels if len(counts) > 1)  # the paper's G
         self.work = Working(model, self.sites, as_it_is=self.target.measured)
-        self.scorer = Scorer(self.work.model, self.sites, loss, self.criterion)
+        self.open = [s.name for s, counts in zip(self.sites, levels, strict=True) if counts[1:]]
+        self.scorer = self._scorer()
         self.progress = Progress(self.scorer.group)
         self.last_scores: dict[str, tuple[Tensor, Tensor]] = {}  # by site: channels and scores
         self.state = self._state()
@@ -102,6 +103,13 @@ class Run:
             self.work.remove({n: [*gone] for n, gone in removed_scores(self.state.history).items()})
             self.scorer.follow(self.work.sites)
             self.scorer.recall(self.state.findings)
+
+    def _scorer(self) -> Scorer:
+        """Of the working copy; sites that keep everything are not scored."""
+        work, again = self.work, self.settings.checkpoint
+        return Scorer(
+            work.model, work.sites, self.loss, self.criterion, names=self.open, checkpoint=again
+        )
 
     def _state(self) -> resume.State:
         """The state of a new run, or of the one that was begun in the folder."""
@@ -220,6 +228,8 @@ class Run:
         self.last_scores = {n: (self.work.kept[n], values) for n, values in scores.items()}
         chunks = [
             chunks_of(i, self.work.kept[s.name].tolist(), scores[s.name], self.reach.levels[i])
+            if s.name in scores
+            else []
             for i, s in enumerate(self.sites)
         ]
         counts, savings = self._counts(), None
@@ -340,7 +350,7 @@ class Run:
         self.work.remove(
             {n: [i for i in scores if i not in back.get(n, ())] for n, scores in gone.items()}
         )
-        self.scorer = Scorer(self.work.model, self.work.sites, self.loss, self.criterion)
+        self.scorer = self._scorer()
         self.scorer.recall(self.state.findings)
         self.state.carried.forget()
 
@@ -361,6 +371,10 @@ class Run:
         base = Plan.from_kept(self.sites, changed)
         history = list(self.state.history)
         gone = removed_scores(history)
+        lines = never_chosen(self.sites, kept, self.open, self.last_scores, gone)
+        if self.settings.uniform:
+            share = self._cost() / self.reach.limit(target)
+            lines.append(f"one width over layers: {share:.2%} of what {target} allows")
         return Plan(
             sites={
                 site.name: SitePlan(
@@ -381,19 +395,5 @@ class Run:
             after=history[-1].after if history else self.reach.before,
             history=history,
             untouched={s.name: s.size for s in self.sites if s.name not in changed},
-            notes=[*notes(self.reach.before, history), *self._notes(target, kept, gone)],
+            notes=[*notes(self.reach.before, history), *lines],
         )
-
-    def _notes(
-        self,
-        target: Target,
-        kept: dict[str, list[int]],
-        gone: dict[str, dict[int, float]],
-    ) -> list[str]:
-        """Kinds of site that kept everything, and how far uniform widths are from the target."""
-        free = [s.name for s, own in zip(self.sites, self.reach.levels, strict=True) if own[1:]]
-        lines = never_chosen(self.sites, kept, free, self.last_scores, gone)
-        if self.settings.uniform:
-            share = self._cost() / self.reach.limit(target)
-            lines.append(f"one width over layers: {share:.2%} of what {target} allows")
-        return lines

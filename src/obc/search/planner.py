@@ -56,6 +56,7 @@ def prepare(
     max_ratio: float | Mapping[str, float] = 1.0,
     min_channels: int | Mapping[str, int] = 1,
     round_to: int | None = None,
+    checkpoint: bool = False,
     seed: int = 0,
     resume: str | os.PathLike[str] | None = None,
     **options: Any,
@@ -91,6 +92,7 @@ def prepare(
         max_ratio: the largest share a site may lose, for all or by site name.
         min_channels: the fewest channels a site may keep, for all or by site name.
         round_to: keep widths at its multiples; 8 for latency targets, otherwise 1.
+        checkpoint: score with activation checkpointing by block, as for `obc.score`.
         seed: of everything that is drawn.
         resume: a folder; the run is written there after each step and goes on from there.
         options: of the criterion, such as `per_sample=True` or `block="group"`.
@@ -125,5 +127,6 @@ def prepare(
         pace=pace,
         sites=sites.split(",") if isinstance(sites, str) and sites else list(sites),
         uniform=uniform,
+        checkpoint=checkpoint,
     )
     return Run(model, example, batches, loss, targets, settings, resume)

@@ -39,6 +39,7 @@ class Settings:
     pace: str = "channels"
     sites: Sequence[str] = ()
     uniform: bool = False
+    checkpoint: bool = False
 
     def __post_init__(self) -> None:
         check(self.aggregate, self.normalize)

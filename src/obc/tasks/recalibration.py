@@ -35,4 +35,12 @@ def recalibrate_for(
         torch.manual_seed(seed)
         batches = task.calibration(min(batch_size, samples))
         call = partial(call_by, task)
-        return recalibrate(pruned, original, batches, call=call, samples=samples, seed=seed)
+        return recalibrate(
+            pruned,
+            original,
+            batches,
+            call=call,
+            samples=samples,
+            residual=getattr(task, "residual", None),
+            seed=seed,
+        )

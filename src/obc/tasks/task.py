@@ -60,6 +60,8 @@ class Task:
     metrics: Sequence[Metric] = (Metric("loss", higher=False, digits=4),)
     # What `obc prune` plans and recalibrates with, unless it is told otherwise.
     planning: Mapping[str, Any] = {"rows": 50, "step": 0.0025, "batch_size": 128, "samples": 512}
+    # Whether recalibration makes residual sums its targets; None lets held-out inputs decide.
+    residual: bool | None = None
 
     def __init__(
         self,

@@ -41,6 +41,8 @@ class Prune(_Strict):
     rows: Count = 50  # N: batches per scoring
     batch_size: Count = 128
     step: Annotated[float, Field(gt=0, lt=1)] = 0.0025  # p: share of all channels per scoring
+    pace: Literal["channels", "cost"] = "channels"  # what step is a share of
+    sites: list[str] = []  # kinds or patterns; all if there are none
     ignore: list[str] = []
     equivalent: bool = True  # EP, or naive
     recalibrate: Annotated[int, Field(ge=0)] = 0  # samples, before tuning; the paper has no such
@@ -53,6 +55,14 @@ class Sparse(_Strict):
     lr: Positive
     strength: Positive  # λ
     milestones: list[Count] = []
+
+
+class Lora(_Strict):
+    """Adapters that learn in place of the weights, and are folded into them at the end."""
+
+    rank: Count = 8
+    alpha: Positive = 16.0
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
 
 
 class Recipe(_Strict):
@@ -108,6 +118,7 @@ class Recipe(_Strict):
 
     prune: Prune | None = None
     sparse: Sparse | None = None
+    lora: Lora | None = None
 
     def __init__(self, **values: Any) -> None:
         try:
@@ -188,7 +199,7 @@ def _explained(error: ValidationError) -> str:
     where = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
         *path, name = first["loc"]
-        tables: dict[Any, type[BaseModel]] = {"prune": Prune, "sparse": Sparse}
+        tables: dict[Any, type[BaseModel]] = {"prune": Prune, "sparse": Sparse, "lora": Lora}
         allowed = tables.get(path[0] if path else "", Recipe).model_fields
         return (
             f"{where}: no such field{closest(str(name), allowed)}; there are {', '.join(allowed)}"

@@ -18,7 +18,7 @@ from obc.running import randomness as seeds
 from obc.running.processes import Group
 from obc.tasks.evaluation import Evaluation, best_of
 from obc.tasks.task import Task
-from obc.tuning import checkpoint, folder
+from obc.tuning import checkpoint, folder, lora
 from obc.tuning.feed import Feed
 from obc.tuning.learner import Learner
 from obc.tuning.processes import Processes
@@ -51,9 +51,8 @@ class Run:
         if out is not None:
             self._claim(out, teacher is not None, resume)
         seeds.seed_all(recipe.seed)
-        self.learner = Learner(
-            copy.deepcopy(model), self.feed, recipe, teacher, callback, processes
-        )
+        working = self._adapted(model)
+        self.learner = Learner(working, self.feed, recipe, teacher, callback, processes)
         self.history: list[dict[str, float]] = []
         self.loss_sum = 0.0
         self.random: dict[str, Any] = {}
@@ -151,9 +150,21 @@ class Run:
 
     def _load(self, model: nn.Module) -> None:
         """Give a model the judged weights, merged."""
-        model.load_state_dict(self.learner.judged_state())
-        if is_equivalent(model):
-            merge(model)
+        tuned = model if self.recipe.lora is None else self._adapted(model)
+        tuned.load_state_dict(self.learner.judged_state())
+        for equivalent in (tuned, model):
+            if is_equivalent(equivalent):
+                merge(equivalent)
+        if tuned is not model:
+            lora.fold(tuned)
+            model.load_state_dict(tuned.state_dict())
+
+    def _adapted(self, model: nn.Module) -> nn.Module:
+        """A copy of the model that learns, with adapters where the recipe asks for them."""
+        working = copy.deepcopy(model)
+        if self.recipe.lora is not None:
+            lora.attach(working, self.recipe.lora)
+        return working
 
     def _check_weights(self) -> None:
         """Gradients may be no numbers where the loss still is one; such weights are not kept."""
