@@ -27,7 +27,7 @@ def checkpointed(model: nn.Module) -> Iterator[None]:
     cache = getattr(config, "use_cache", None)
     try:
         for block in blocks:
-            block.forward = partial(_again, block.forward)  # type: ignore[method-assign]
+            block.forward = partial(_again, block.forward)
         if cache:
             config.use_cache = False  # a block that runs again would add its keys again
         yield

@@ -155,7 +155,7 @@ class Gatherer:
             for n, g in zip(names, grads, strict=False)
         }
 
-    def _differentiated(self, value: Tensor, leaves: list[nn.Parameter]) -> Sequence[Tensor | None]:
+    def _differentiated(self, value: Tensor, leaves: list[Tensor]) -> Sequence[Tensor | None]:
         """The gradients of weights; those of activations pass by the probe on the way."""
         if not self._checkpoint:
             return torch.autograd.grad(value, [*leaves, *self.probe.starts], allow_unused=True)
@@ -163,7 +163,7 @@ class Gatherer:
         try:
             for p in leaves:
                 p.grad = None
-            value.backward()  # type: ignore[no-untyped-call]
+            value.backward()
             return [p.grad for p in leaves]
         finally:
             for p, grad in zip(leaves, before, strict=True):
@@ -295,7 +295,8 @@ class Gatherer:
         if len(sums) % size:  # not laid out by sample, and `_misplaced` will see it
             sums = sums.sum(0, keepdim=True).expand(size, -1, -1)
         # The loss is a mean over samples; a row is that of one sample.
-        return sums.unflatten(0, (size, -1)).sum(1) * size
+        rows: Tensor = sums.unflatten(0, (size, -1)).sum(1) * size
+        return rows
 
     def _from_gradients(self, part: Part, grads: dict[str, Tensor]) -> Tensor:
         columns = []

@@ -64,7 +64,7 @@ def blocks_of(model: nn.Module) -> str:
     >>> blocks_of(nn.ModuleDict({"layers": nn.ModuleList([nn.Linear(2, 2)])}))
     'layers'
     """
-    lists = [
+    lists: list[tuple[int, str]] = [
         (sum(p.numel() for p in module.parameters()), name)
         for name, module in model.named_modules()
         if isinstance(module, nn.ModuleList) and name

@@ -29,7 +29,8 @@ def attach(model: nn.Module, lora: Lora) -> None:
     Linear(in_features=12, out_features=8, bias=False)
     """
     peft = library("peft", "hf")
-    head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
+    head_of: Any = getattr(model, "get_output_embeddings", lambda: None)
+    head = head_of()
     names = [n for n, m in model.named_modules() if isinstance(m, nn.Linear) and m is not head]
     if not names:
         raise ObcError("lora: the model has no linear layers to put adapters on")
