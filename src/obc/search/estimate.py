@@ -80,6 +80,7 @@ def estimate(
     run = prepare(model, example, batches, loss, **settings)
     limit = min(run.reach.limit(target) for target in run.targets)
     way = way_to(run.reach, [site.size for site in run.sites], limit, run.pace)
+    memory = _memory(run)  # before the step that is tried makes the copy smaller
     shapes_only = any(p.is_meta for p in model.parameters())
     row, step = _predicted(run) if shapes_only else _measured(run)
     if not row:
@@ -87,7 +88,7 @@ def estimate(
     later = max(1, round(rows * (1 - carry))) if rows else 0
     count = rows + (way.steps - 1) * later if way.steps else 0
     seconds = way.steps * step + count * row * way.share
-    return Estimate(way.steps, count, seconds, row, step, _memory(run))
+    return Estimate(way.steps, count, seconds, row, step, memory)
 
 
 def _measured(run: Run) -> tuple[float, float]:
