@@ -92,6 +92,21 @@ def jacobian(role: str, w: list[Tensor], g: list[list[Tensor]], _: Any) -> float
     return sum(dot(w, row) ** 2 for row in g)
 
 
+def jacobian_expected(batches: int) -> Callable[..., float]:
+    """The sum over batches of (mean over a batch)², on average: of rows that are single samples.
+
+    The mean of s_i s_j over all pairs of different samples is unbiased for the square of the mean.
+    """
+
+    def measure(role: str, w: list[Tensor], g: list[list[Tensor]], _: Any) -> float:
+        s = torch.tensor([dot(w, row) for row in g], dtype=torch.float64)
+        pairs = s[:, None] * s
+        square = (pairs.sum() - pairs.trace()) / (len(s) * (len(s) - 1))
+        return float(batches * (square + s.var() * batches / len(s)))
+
+    return measure
+
+
 def jacobian_diagonal_norm(role: str, w: list[Tensor], g: list[list[Tensor]], _: Any) -> float:
     if role != "norm":
         return jacobian(role, w, g, _)

@@ -112,6 +112,18 @@ def test_sample_rows_and_hessian_are_those_of_single_samples(name: str) -> None:
     )
 
 
+@pytest.mark.parametrize("name", SMALL)
+def test_expected_rows_are_those_of_single_samples(name: str) -> None:
+    chosen, model, sites, data = prepared(name)
+    sizes = [next(t.shape[0] for t in _tensors(b)) for b in data]
+    rows = dense.gradient_rows(model, dense.single_samples(data, sizes), loss)
+    check(
+        obc.score(model, sites, data, loss, expected=True),
+        dense.scores(model, sites, rows, dense.jacobian_expected(len(data))),
+        tolerance(chosen),
+    )
+
+
 def _tensors(batch: Any) -> list[Tensor]:
     args, kwargs = arguments(batch)
     return [t for t in (*args, *kwargs.values()) if isinstance(t, Tensor)]

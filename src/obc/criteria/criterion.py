@@ -46,8 +46,12 @@ class Criterion:
         raise TypeError(f"{type(self).__name__} needs a measure(part, w, e)")
 
     def site(self, parts: list[tuple[Part, Tensor, Tensor]]) -> Tensor:
-        """The scores of all structural parameters of a site, [members, size]."""
+        """What one row adds for the structural parameters of a site, [members, size]."""
         return torch.stack([self.measure(*part) for part in parts])
+
+    def scores(self, sums: Tensor, rows: int) -> Tensor:
+        """The scores of a site, [members, size], from its sums over so many rows: these sums."""
+        return sums
 
 
 _CRITERIA: dict[str, type[Criterion]] = {}

@@ -55,7 +55,7 @@ def score(
             the gradients of weights.
         checkpoint: keep the input of each block alone and run blocks again for their gradients:
             memory that does not grow with depth, for one more forward pass.
-        options: of the criterion, such as `per_sample=True` or `block="group"`.
+        options: of the criterion, such as `expected=True` or `block="group"`.
 
     >>> import torch, obc
     >>> net = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
@@ -143,7 +143,9 @@ class Scorer:
                         totals[name] = totals[name] + part if name in totals else part
             if number < 0:
                 raise ObcError("there are no batches to score with")
-        return self.group.added(totals, {n: parts[0].size for n, parts in self._parts.items()})
+        sizes = {n: parts[0].size for n, parts in self._parts.items()}
+        sums = self.group.added(totals, sizes)
+        return {n: self.criterion.scores(total, number + 1) for n, total in sums.items()}
 
     def findings(self) -> Findings | None:
         """How each layer is looked at, to be given to `recall` of a scorer in another process."""

@@ -1,0 +1,77 @@
+"""What rows have on average: unbiased, and closer to it than the rows themselves."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import obc
+from obc.criteria.jacobian import Jacobian
+from obc.criteria.structure import parts_of
+
+SIZE, BATCHES = 4, 3
+
+
+def loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+    return nn.functional.cross_entropy(model(batch[0]), batch[1])
+
+
+@pytest.fixture(scope="module")
+def drawn() -> Tensor:
+    """Products of many runs: [runs, batches, samples, channels], of known mean and deviation."""
+    generator = torch.Generator().manual_seed(0)
+    normal = torch.randn(20_000, BATCHES, SIZE, 3, generator=generator, dtype=torch.float64)
+    return torch.tensor([0.0, 0.3, -1.0]) + torch.tensor([1.0, 0.5, 0.2]) * normal
+
+
+def expected(samples: Tensor) -> Tensor:
+    """The criterion's estimate from [batches, samples, channels]."""
+    net = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 2))
+    part = parts_of(obc.trace(net, torch.zeros(1, 2))[0])[0]
+    criterion = Jacobian(expected=True)
+    sums = sum(criterion.site([(part, torch.empty(0), batch[..., None])]) for batch in samples)
+    return criterion.scores(sums, len(samples))[0]
+
+
+def test_the_estimate_is_unbiased_and_less_noisy_than_rows(drawn: Tensor) -> None:
+    truth = BATCHES * torch.tensor([1.0 / SIZE, 0.09 + 0.25 / SIZE, 1.0 + 0.04 / SIZE])
+    estimates = torch.stack([expected(samples) for samples in drawn[:4000]])
+    rows = drawn[:4000].mean(2).square().sum(1)
+    error = estimates.std(0) / 4000**0.5
+    assert ((estimates.mean(0) - truth).abs() < 4 * error).all()
+    assert (estimates.var(0) < rows.var(0)).all()
+    biased = BATCHES * drawn[:4000].flatten(1, 2).mean(1).square()  # the square of the mean alone
+    assert ((biased.mean(0) - truth).abs() > 4 * error).any()
+
+
+def test_many_batches_agree_with_their_rows() -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3)).double()
+    sites = obc.trace(net, torch.zeros(1, 6).double())
+    batches = [
+        (torch.randn(4, 6, dtype=torch.float64), torch.randint(0, 3, (4,))) for _ in range(2000)
+    ]
+    for block in ("member", "group"):
+        rows = obc.score(net, sites, batches, loss, block=block)["0"]
+        found = obc.score(net, sites, batches, loss, block=block, expected=True)["0"]
+        torch.testing.assert_close(found, rows, rtol=0.15, atol=0.05 * float(rows.mean()))
+
+
+def test_one_batch_is_its_row_and_one_sample_its_square() -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3)).double()
+    sites = obc.trace(net, torch.zeros(1, 6).double())
+    batches = [(torch.randn(5, 6, dtype=torch.float64), torch.randint(0, 3, (5,)))]
+    single = [(x[:1], y[:1]) for x, y in batches]
+    for data in (batches, single):
+        row = obc.score(net, sites, data, loss)["0"]
+        torch.testing.assert_close(obc.score(net, sites, data, loss, expected=True)["0"], row)
+
+
+def test_other_rows_are_refused() -> None:
+    for options in ({"per_sample": True}, {"diagonal_norm": True}):
+        with pytest.raises(obc.ObcError, match="rows of batches"):
+            Jacobian(expected=True, **options)
+    with pytest.raises(obc.ObcError, match="expected must be True or False"):
+        Jacobian(expected="yes")  # type: ignore[arg-type]
