@@ -28,6 +28,7 @@ from obc.cli.arguments import (
 from obc.cli.inputs import model_of, planned, task_of
 from obc.cli.job import Job
 from obc.cli.output import Output, Result
+from obc.costs.targets import in_runtime
 from obc.data.sources import moved
 from obc.disk.claim import claimed
 from obc.disk.writing import write
@@ -36,6 +37,7 @@ from obc.files.reference import reference
 from obc.planning.planner import as_printed, by_blocks
 from obc.planning.quality import Quality
 from obc.reporting import fill
+from obc.running.runtimes import seconds
 from obc.search.estimate import estimate as run_estimate
 from obc.tasks.language import brief
 from obc.tasks.task import Task, device_of
@@ -81,6 +83,13 @@ def prune(
     rank: Annotated[
         str | None,
         typer.Option(help="score or score/cost; by default score/cost for the jacobian criterion."),
+    ] = None,
+    runtime: Annotated[
+        str | None,
+        typer.Option(
+            help="For latency=…: where the model runs, torch, compile, onnxruntime or openvino. "
+            "Cuts are timed there, and what is left is measured."
+        ),
     ] = None,
     minimise: Annotated[
         str, typer.Option(help="For a quality to keep: macs, params, channels, memory or latency.")
@@ -136,8 +145,12 @@ def prune(
     Example: obc prune torchvision:resnet50 --pretrained --data folder:imagenet --target macs=2x
     --step 0.01 --out runs/resnet50
 
+    Example: obc prune runs/dense --data digits --target latency=1.5x --runtime onnxruntime
+    --out runs/quick
+
     Example: obc prune hf:smollm2 --data text:tale.txt --target params=80% --out runs/smaller
     """
+    target = target if runtime is None else in_runtime(target, runtime)
     purpose = task_of(brief(data), task, model)
     with torch.device("meta") if estimate and _shapes_only(model) else nullcontext():
         net = model_of(model, purpose, weights, pretrained)
@@ -192,6 +205,8 @@ def prune(
             seed=seed,
         )
         stages[-1] = job.save(stages[-1])
+        if runtime is not None and not equivalent:
+            recording.add_time(record, runtime, seconds([whole, net], job.example, runtime))
         if plan.promise is not None:
             out.say(plan.frontier(), f"promised: {plan.promise}")
             record.frontier = fill.frontier(plan)

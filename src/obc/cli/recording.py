@@ -58,6 +58,13 @@ def add_figures(record: Record, rows: Sequence[Measured]) -> None:
     ]
 
 
+def add_time(record: Record, runtime: str, seconds: Sequence[float]) -> None:
+    """What one example takes in a runtime, before and after."""
+    before, after = (1e3 * s for s in seconds)
+    note = f"{before:.2f} before, {before / after:.2f}x"
+    record.figures.append(Figure(name=f"in {runtime}", value=round(after, 2), unit="ms", note=note))
+
+
 def quality(evaluation: Evaluation, note: str, at: str = "") -> Figure:
     """The metric that counts, as a card; the arrow says which way is better."""
     metric, value = evaluation.metric, evaluation.value

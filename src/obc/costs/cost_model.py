@@ -7,7 +7,7 @@ parameters are then sums of products of dimensions, exact for every choice of co
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -29,12 +29,16 @@ from obc.tracing.trial import How, hollow
 
 @dataclass(frozen=True)
 class Costs:
-    """MACs, parameters and channels as functions of the kept counts of all sites."""
+    """MACs, parameters and channels as functions of the kept counts of all sites.
+
+    `operators` has the MACs of each operator by itself, where a formula covers it.
+    """
 
     tracing: Tracing
     macs: Products
     params: Products
     channels: Products
+    operators: Sequence[Term]
 
 
 def costs_of(tracing: Tracing) -> Costs:
@@ -51,6 +55,7 @@ def costs_of(tracing: Tracing) -> Costs:
         Products([*counted.terms, (rest, [])], sizes),
         Products([(1, dims) for t, dims in _state(tracing) if isinstance(t, nn.Parameter)], sizes),
         Products(channels, sizes),
+        counted.terms,
     )
     _check(costs, {})
     _check(costs, {s.name: range(s.size - s.size // 3) for s in tracing.sites})

@@ -10,8 +10,11 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 
 from obc.costs import latency, memory
+from obc.costs.candidates import Candidates
 from obc.costs.cost_model import Costs, params_of
+from obc.costs.fitted import Fitted
 from obc.errors import ObcError, closest
+from obc.running import runtimes
 
 TOLERANCE = 1.005  # a plan may be this much better than its target, and no worse
 
@@ -30,8 +33,8 @@ class Target:
     """
 
     unit: ClassVar[str]
-    measured: ClassVar[bool] = False  # on the cut model, since counts do not tell
-    round_to: ClassVar[int] = 1  # the multiple at which widths stay, if the user does not say
+    measured: bool = False  # on the cut model, since counts do not tell
+    round_to: int | None = 1  # where widths stay, if the user does not say; None: as is measured
 
     def __init__(self, *, speedup: float | None = None, keep: float | None = None) -> None:
         name = type(self).__name__
@@ -46,6 +49,11 @@ class Target:
     @property
     def name(self) -> str:
         """What stands before the equals sign."""
+        return self.unit
+
+    @property
+    def field(self) -> str:
+        """What a plan's costs call it."""
         return self.unit
 
     def price(self, costs: Costs) -> Price:
@@ -147,14 +155,43 @@ class Memory(Target):
 
 
 class Latency(Target):
-    """Seconds for one run of the example, measured on this machine."""
+    """Seconds for one run of the example on this machine.
+
+    Without a `runtime` every step is timed in eager PyTorch. With one ("torch", "compile",
+    "onnxruntime", "openvino") a few dozen cuts are timed there first, a cost model fitted to them
+    predicts all others, and what the plan comes to is measured.
+
+    >>> Latency(speedup=1.5, runtime="onnxruntime")
+    Latency(speedup=1.5, runtime='onnxruntime')
+    """
 
     unit = "latency"
-    measured = True
-    round_to = 8
+
+    def __init__(
+        self, *, speedup: float | None = None, keep: float | None = None, runtime: str | None = None
+    ) -> None:
+        super().__init__(speedup=speedup, keep=keep)
+        if runtime is not None:
+            runtimes.check(runtime)
+        self.runtime, self.measured = runtime, runtime is None
+        self.round_to = 8 if runtime is None else None
+
+    @property
+    def name(self) -> str:
+        return self.unit if self.runtime is None else f"{self.unit}[{self.runtime}]"
+
+    @property
+    def field(self) -> str:
+        return "seconds"
+
+    def __repr__(self) -> str:
+        text = super().__repr__()
+        return text if self.runtime is None else f"{text[:-1]}, runtime={self.runtime!r})"
 
     def price(self, costs: Costs) -> Price:
-        return costs.macs
+        if self.runtime is None:
+            return costs.macs
+        return Fitted(costs, Candidates(costs.tracing, self.runtime))
 
     def measure(self, model: nn.Module, example: Any) -> float:
         return latency.seconds(model, example)
@@ -163,6 +200,7 @@ class Latency(Target):
 _KINDS: dict[str, type[Target]] = {
     kind.unit: kind for kind in (MACs, Params, Channels, Memory, Latency)
 }
+_BRACKETS = {Params.unit: "part", Latency.unit: "runtime"}
 _GRAMMAR = re.compile(
     r"\s*(?P<unit>[a-z]+)(\[(?P<part>[^\]]+)\])?\s*=\s*(?P<number>\d+(?:\.\d*)?|\.\d+)\s*(?P<kind>x|%)\s*",
     re.IGNORECASE,
@@ -184,14 +222,26 @@ def parse(target: str | Target) -> Target:
     if unit not in _KINDS:
         known = ", ".join(_KINDS)
         raise ObcError(f"no target named '{unit}'{closest(unit, _KINDS)}; there are {known}")
-    options: dict[str, Any] = {"part": match["part"]} if match["part"] else {}
-    if options and unit != Params.unit:
-        raise ObcError(f"'{target.strip()}': a part can be named for params[…] alone")
+    options = {_BRACKETS[unit]: match["part"]} if match["part"] and unit in _BRACKETS else {}
+    if match["part"] and not options:
+        raise ObcError(f"'{target.strip()}': only params[part] and latency[runtime] have brackets")
     amount = {"speedup": number} if match["kind"].lower() == "x" else {"keep": number / 100}
     try:
         return _KINDS[unit](**amount, **options)
     except ObcError as error:
         raise ObcError(f"'{target.strip()}': {error}") from None
+
+
+def in_runtime(target: str, runtime: str) -> str:
+    """A latency target as one that is met in a runtime.
+
+    >>> in_runtime("latency=1.5x", "torch")
+    'latency[torch]=1.5x'
+    """
+    parsed = parse(target)
+    if not isinstance(parsed, Latency):
+        raise ObcError(f"a runtime is for latency=…, not for {target}")
+    return str(Latency(speedup=parsed.speedup, keep=parsed.keep, runtime=runtime))
 
 
 def parse_all(target: str | Target | Sequence[str | Target]) -> list[Target]:

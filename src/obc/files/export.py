@@ -5,9 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -25,7 +22,7 @@ from obc.files.inputs import Inputs
 from obc.running.difference import difference
 from obc.running.forward import arguments, forward, outputs
 from obc.running.modules import check_model
-from obc.running.snapshot import unchanged
+from obc.running.onnx import as_it_runs
 from obc.running.timing import race
 
 _BATCHES = (1, 3, 5)
@@ -128,7 +125,7 @@ def _made(model: nn.Module, inputs: Inputs, path: Path) -> tuple[Runner, float]:
     except Exception as error:
         raise ObcError(f"the model rejects the example: {_said(error)}") from error
     try:
-        with _as_it_runs(model):
+        with as_it_runs(model):
             program = torch.export.export(model, args, kwargs, dynamic_shapes=shapes, strict=False)
         form.write(program, path)
         made = form.run(path)
@@ -157,21 +154,6 @@ def _compare(model: nn.Module, made: Runner, inputs: Inputs, batch: int) -> floa
     except Exception as error:
         reason = f"it does not run: {_said(error)}"
     raise ObcError(f"the exported file fails for a batch of {batch}: {reason}; nothing is written")
-
-
-@contextmanager
-def _as_it_runs(model: nn.Module) -> Iterator[None]:
-    """Eval mode, without gradients and fused kernels; afterwards all is as it was."""
-    fast = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        with unchanged(model), torch.no_grad(), torch.random.fork_rng(devices=[]):
-            model.eval()
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(fast)
 
 
 def _said(error: Exception) -> str:

@@ -117,8 +117,7 @@ class Places:
         return self.evaluations[key]
 
     def _value(self, cost: PlanCost) -> float:
-        unit = "seconds" if self.run.target.measured else self.run.target.unit
-        return float(getattr(cost, unit))
+        return float(getattr(cost, self.run.target.field))
 
     def _read(self, tensors: Mapping[str, torch.Tensor]) -> Evaluation:
         values = tuple(tensors["values"].tolist())

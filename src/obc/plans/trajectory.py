@@ -64,7 +64,7 @@ def at(plan: Plan, place: int | str | Target) -> Plan:
 
 def _meeting(target: Target, before: PlanCost, steps: list[PlanStep]) -> int:
     """The number of the first step at which a cost target is met."""
-    unit = "seconds" if target.measured else target.unit
+    unit = target.field
     costs = [getattr(cost, unit) for cost in (before, *(step.after for step in steps))]
     if costs[0] is None:
         raise ObcError(f"{target}: this run has not kept account of {target.unit}")

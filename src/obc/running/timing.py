@@ -63,10 +63,11 @@ def race_models(
             for _ in range(_WARM_UP):
                 model(*args, **kwargs)
         runs = [lambda model=model: model(*args, **kwargs) for model in models]
-        return race(runs, turns=turns, seconds=seconds, device=_device(models[0]))
+        return race(runs, turns=turns, seconds=seconds, device=device_of(models[0]))
 
 
-def _device(model: nn.Module) -> torch.device | None:
+def device_of(model: nn.Module) -> torch.device | None:
+    """Where a model works, if it has parameters that say so."""
     return next((p.device for p in model.parameters()), None)
 
 

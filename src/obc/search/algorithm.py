@@ -4,7 +4,7 @@
         score all channels            Run._score      N rows of the batches, the copy as it is now
         rank them                     Run._ranked     globally, or over another scope
         remove the p G lowest         Run._remove     from the copy; original indices are noted
-    the last step is trimmed          Run._land       so that the target is met exactly
+    the last step is trimmed          Run.place       so that the target is met exactly
 
 S. Chen et al., Optimal Brain Connection: Towards Efficient Structural Pruning, Algorithm 1.
 """
@@ -20,7 +20,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from obc.costs.cost_model import costs_of
-from obc.costs.counting import cost
+from obc.costs.fitted import Fitted
 from obc.costs.targets import Target
 from obc.criteria.reduce import AGGREGATORS, NORMALIZERS
 from obc.criteria.score import Loss, Scorer, check_batches
@@ -37,6 +37,7 @@ from obc.search.landing import land
 from obc.search.progress import Progress
 from obc.search.ranking import Chunk, allowed_counts, check_scores, chunks_of, kinds, ranked
 from obc.search.settings import Settings
+from obc.search.settling import settle
 from obc.search.stream import Stream
 from obc.search.uniform import land_uniform
 from obc.search.way import pace_of, way_to
@@ -80,23 +81,28 @@ class Run:
         if not len(self.sites):
             raise ObcError("nothing can be pruned: every channel is frozen; see trace(...).frozen")
         self.target = targets[0]  # the others are of the same unit
+        costs = costs_of(tracing)
+        price = self.target.price(costs)
+        multiple = settings.round_to or (price.multiple if isinstance(price, Fitted) else 1)
         levels = [
-            allowed_counts(site, floor, settings.round_to)
+            allowed_counts(site, floor, multiple)
             for site, floor in zip(self.sites, settings.floors(self.sites, model), strict=True)
         ]
         self.kinds = kinds(self.sites, model)
         self.removable = sum(counts[0] for counts in levels if len(counts) > 1)  # the paper's G
-        self.work = Working(model, self.sites, as_it_is=self.target.measured)
+        self.work = Working(model, self.sites, as_it_is=self.target.unit == "latency")
         self.open = [s.name for s, counts in zip(self.sites, levels, strict=True) if counts[1:]]
         self.scorer = self._scorer()
         self.progress = Progress(self.scorer.group)
         self.last_scores: dict[str, tuple[Tensor, Tensor]] = {}  # by site: channels and scores
+        self.order: list[Chunk] = []  # that the last landing went down
+        self.clock: list[str] = []  # what predicted seconds came to
         self.state = self._state()
         self.stream = Stream(batches, settings.seed, self.state.position)
         if self.target.measured and self.state.seconds is None:
             self.state.seconds = self.target.measure(model, example)
         self.reach = Reach(
-            model, example, self.sites, levels, costs_of(tracing), self.target, self.state.seconds
+            model, example, self.sites, levels, costs, self.target, price, self.state.seconds
         )
         self.pace = pace_of(settings, self.removable, self.reach)
         if self.state.history:
@@ -165,39 +171,41 @@ class Run:
     def _reach(self, target: Target, feasible: Sequence[int], last_limit: float) -> None:
         """Algorithm 1 for one target, from where the one before ended."""
         limit = self.reach.limit(target)
-        while self._cost() > limit:
+        while self.value() > limit:
             ranking = self._ranked()
             if not ranking:
                 raise ObcError(
                     f"{target} cannot be met: what is left is at its floor or has infinite "
-                    f"scores; reached {target.like(self.reach.whole, self._cost())}"
+                    f"scores; reached {target.like(self.reach.whole, self.value())}"
                 )
             lowest = self._lowest(ranking)
             if self.target.measured:
                 self._remove_in_time(lowest, limit)
-            elif self.reach.value(self._counts(without=lowest)) <= limit:
-                self._land(target, ranking, feasible)
+            elif self.reach.value(self.counts(without=lowest)) <= limit:
+                self.order = [*self.state.since, *ranking]
+                self.place(target, len(self.state.since), feasible)
             else:
                 self._remove(lowest)
-            if self._cost() > limit:  # what has landed is written together with its plan
+            if self.value() > limit:  # what has landed is written together with its plan
                 self._save()
             self._show_progress(last_limit)
-        self._check_cost()
+        settle(self, target, feasible)
+        self.reach.check(self.work.model, self.counts())
         self.state.landed.append(self._plan(target))
         self.state.since = []
         self._save()
 
-    def _counts(self, without: Sequence[Chunk] = ()) -> list[int]:
+    def counts(self, without: Sequence[Chunk] = ()) -> list[int]:
         """How many channels each site has now, or would have without some."""
         counts = [len(self.work.kept[site.name]) for site in self.sites]
         for chunk in without:
             counts[chunk.site] -= len(chunk.channels)
         return counts
 
-    def _cost(self) -> float:
+    def value(self) -> float:
         """What the working copy costs, in the target's unit."""
         if not self.target.measured:
-            return self.reach.value(self._counts())
+            return self.reach.value(self.counts())
         history = self.state.history
         seconds = history[-1].after.seconds if history else self.state.seconds
         assert seconds is not None
@@ -205,7 +213,7 @@ class Run:
 
     def _show_progress(self, last_limit: float) -> None:
         after = self.state.history[-1].after
-        ahead = partial(way_to, self.reach, self._counts(), last_limit, self.pace)
+        ahead = partial(way_to, self.reach, self.counts(), last_limit, self.pace)
         self.progress.update(len(self.state.history), after, ahead)
 
     # -- score and rank --------------------------------------------------------------------
@@ -232,7 +240,7 @@ class Run:
             else []
             for i, s in enumerate(self.sites)
         ]
-        counts, savings = self._counts(), None
+        counts, savings = self.counts(), None
         if self.settings.rank == "score/cost":
             portions = [len(of_site[0].channels) if of_site else 0 for of_site in chunks]
             savings = self.reach.savings(counts, portions)
@@ -243,7 +251,7 @@ class Run:
         """What goes in one step: p G channels, or p of the cost, rounded up to whole chunks."""
         left, worth = self.pace.amount, [1.0 for _ in self.sites]
         if self.pace.of_cost:
-            worth = self.reach.savings(self._counts(), [1 for _ in self.sites]).tolist()
+            worth = self.reach.savings(self.counts(), [1 for _ in self.sites]).tolist()
         lowest: list[Chunk] = []
         for chunk in ranking:
             lowest.append(chunk)
@@ -273,7 +281,7 @@ class Run:
                     for n, pairs in by_site(chunks, self.sites).items()
                 },
                 restored=restored or {},
-                after=self.reach.cost(self._counts(), seconds),
+                after=self.reach.cost(self.counts(), seconds),
             )
         )
         self.state.since += chunks
@@ -299,15 +307,14 @@ class Run:
 
     # -- the last step of a target ---------------------------------------------------------
 
-    def _land(self, target: Target, ranking: Sequence[Chunk], feasible: Sequence[int]) -> None:
-        """Remove as many channels of each site as meet the target exactly.
+    def place(self, target: Target, done: int, feasible: Sequence[int]) -> None:
+        """Remove as many channels of each site, in this order, as meet the target exactly.
 
-        What went since the last landing is open again: where the target asks for it, channels
-        come back in favour of others.
+        So much of the order is done. It went since the last landing and is open again: where the
+        target asks for it, channels come back in favour of others.
         """
-        since = self.state.since
         order: list[list[Chunk]] = [[] for _ in self.sites]  # by site, the first to go first
-        for chunk in (*since, *ranking):
+        for chunk in self.order:
             order[chunk.site].append(chunk)
         levels = [
             self._levels(site.size, site.name, chunks)
@@ -317,8 +324,8 @@ class Run:
         landing = search(
             self.reach.price,
             levels,
-            done=[chunk.site for chunk in since],
-            ranking=[chunk.site for chunk in ranking],
+            done=[chunk.site for chunk in self.order[:done]],
+            ranking=[chunk.site for chunk in self.order[done:]],
             limit=self.reach.limit(target),
         )
         places = list(landing.places)
@@ -328,8 +335,9 @@ class Run:
                 self.reach.refuse(target, landing.value)
             places = [counts.index(n) for n, counts in zip(feasible, levels, strict=True)]
         gone = [c for chunks, place in zip(order, places, strict=True) for c in chunks[:place]]
-        before, after = set(since), set(gone)
-        back = channels_by_site([c for c in since if c not in after], self.sites)
+        left = [set(self.work.kept[site.name].tolist()) for site in self.sites]
+        before, after = {c for c in self.order if c.channels[0] not in left[c.site]}, set(gone)
+        back = channels_by_site([c for c in self.order if c in before - after], self.sites)
         restored = {n: sorted(channels) for n, channels in back.items()}
         if restored:
             self._restore(restored)
@@ -346,7 +354,7 @@ class Run:
     def _restore(self, back: dict[str, list[int]]) -> None:
         """Make the working copy anew with channels that had gone; carried evidence is lost."""
         gone = removed_scores(self.state.history)
-        self.work = Working(self.model, self.sites)
+        self.work = Working(self.model, self.sites, as_it_is=self.target.unit == "latency")
         self.work.remove(
             {n: [i for i in scores if i not in back.get(n, ())] for n, scores in gone.items()}
         )
@@ -356,15 +364,6 @@ class Run:
 
     # -- the plan --------------------------------------------------------------------------
 
-    def _check_cost(self) -> None:
-        """What the plan says it costs must be what the cut copy costs."""
-        counted, predicted = cost(self.work.model, self.example), self.reach.cost(self._counts())
-        if (counted.macs, counted.params) != (predicted.macs, predicted.params):
-            raise ObcError(
-                f"the cut model costs {counted.macs} MACs and {counted.params} parameters, "
-                f"not {predicted.macs} and {predicted.params} as expected; please report this model"
-            )
-
     def _plan(self, target: Target) -> Plan:
         kept = {site.name: self.work.kept[site.name].tolist() for site in self.sites}
         changed = {s.name: kept[s.name] for s in self.sites if len(kept[s.name]) < s.size}
@@ -373,7 +372,7 @@ class Run:
         gone = removed_scores(history)
         lines = never_chosen(self.sites, kept, self.open, self.last_scores, gone)
         if self.settings.uniform:
-            share = self._cost() / self.reach.limit(target)
+            share = self.value() / self.reach.limit(target)
             lines.append(f"one width over layers: {share:.2%} of what {target} allows")
         return Plan(
             sites={
@@ -395,5 +394,5 @@ class Run:
             after=history[-1].after if history else self.reach.before,
             history=history,
             untouched={s.name: s.size for s in self.sites if s.name not in changed},
-            notes=[*notes(self.reach.before, history), *lines],
+            notes=[*notes(self.reach.before, history), *self.clock, *lines],
         )

@@ -10,7 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from obc.costs.cost_model import Costs
-from obc.costs.targets import TOLERANCE, Target
+from obc.costs.counting import cost
+from obc.costs.fitted import Fitted
+from obc.costs.targets import TOLERANCE, Price, Target
 from obc.errors import ObcError
 from obc.plans.plan import PlanCost
 from obc.search.landing import evenly, land
@@ -21,7 +23,8 @@ from obc.tracing.sites import Sites
 class Reach:
     """The costs of a model in a target's unit, from all channels down to the floors.
 
-    `levels` are the counts that each site may have; `seconds` the time of the model as it is.
+    `levels` are the counts that each site may have; `price` the target's; `seconds` the time of
+    the model as it is, where that is measured.
     """
 
     def __init__(
@@ -32,11 +35,12 @@ class Reach:
         levels: Sequence[Sequence[int]],
         costs: Costs,
         target: Target,
+        price: Price,
         seconds: float | None,
     ) -> None:
         self._model, self._example, self._sites = model, example, sites
         self.levels, self._costs, self._target = levels, costs, target
-        self.price = target.price(costs)
+        self.price = price
         self._relaxed: dict[str, float] = {}
         sizes = [s.size for s in sites]
         self.before = self.cost(sizes, seconds)
@@ -51,7 +55,9 @@ class Reach:
         row, costs = torch.tensor([list(counts)]), self._costs
         values = {"macs": costs.macs(row), "params": costs.params(row)}
         values["channels"] = costs.channels(row)
-        if not self._target.measured:
+        if isinstance(self.price, Fitted):
+            seconds = float(self.price(row)) if seconds is None else seconds
+        elif not self._target.measured:
             values.setdefault(self._target.unit, self.price(row))
         return PlanCost(seconds=seconds, **{unit: int(value) for unit, value in values.items()})
 
@@ -63,6 +69,15 @@ class Reach:
         now, portion = torch.tensor(list(counts)), torch.tensor(list(portions))
         less = now - torch.diag(portion)
         return (self.price(now[None]) - self.price(less)).double() / portion.clamp_min(1)
+
+    def check(self, model: nn.Module, counts: Sequence[int]) -> None:
+        """What these counts are said to cost must be what the cut model costs."""
+        counted, predicted = cost(model, self._example), self.cost(counts)
+        if (counted.macs, counted.params) != (predicted.macs, predicted.params):
+            raise ObcError(
+                f"the cut model costs {counted.macs} MACs and {counted.params} parameters, "
+                f"not {predicted.macs} and {predicted.params} as expected; please report this model"
+            )
 
     def feasible(self, targets: Sequence[Target]) -> list[list[int]]:
         """For each target, loosest first, counts that meet it, found before any work; or an error.

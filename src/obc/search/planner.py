@@ -91,11 +91,12 @@ def prepare(
         ignore: names or patterns of layers that keep their channels.
         max_ratio: the largest share a site may lose, for all or by site name.
         min_channels: the fewest channels a site may keep, for all or by site name.
-        round_to: keep widths at its multiples; 8 for latency targets, otherwise 1.
+        round_to: keep widths at its multiples; 8 for latency targets, what was measured to be
+            best for those in a runtime, otherwise 1.
         checkpoint: score with activation checkpointing by block, as for `obc.score`.
         seed: of everything that is drawn.
         resume: a folder; the run is written there after each step and goes on from there.
-        options: of the criterion, such as `per_sample=True` or `block="group"`.
+        options: of the criterion, such as `expected=True` or `block="group"`.
 
     >>> import torch
     >>> net = nn.Sequential(nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 4))

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from obc.costs.fitted import unit_of
 from obc.errors import ObcError
 from obc.tracing.sites import Site, Sites
 
@@ -29,16 +30,14 @@ class Chunk(NamedTuple):
 def allowed_counts(site: Site, floor: int, round_to: int) -> list[int]:
     """How many channels a site may keep, from all of them down to its floor.
 
-    With `round_to`, what is left of the site's layers is a multiple of it: a head of 64 channels
-    is one already, and four filters of a group convolution are half of eight.
+    With `round_to`, what is left of the site's layers is a multiple of it.
 
     >>> from obc.tracing.sites import Member
     >>> one = Member("a", "weight", 0, "out", torch.arange(20).view(20, 1))
     >>> allowed_counts(Site("a", 20, (one,)), 3, 8)
     [20, 16, 8]
     """
-    width = next((m.index.shape[1] for m in site.members if m.role == "out"), 1)
-    unit = round_to // math.gcd(width, round_to)
+    unit = unit_of(site, round_to)
     highest = (site.size - 1) // unit * unit
     return [site.size, *(n for n in range(highest, 0, -unit) if n >= floor)]
 

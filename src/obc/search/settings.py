@@ -33,7 +33,7 @@ class Settings:
     carry: float
     max_ratio: float | Mapping[str, float]
     min_channels: int | Mapping[str, int]
-    round_to: int
+    round_to: int | None  # None: as the target has measured
     ignore: Sequence[str]
     seed: int
     pace: str = "channels"
@@ -59,6 +59,8 @@ class Settings:
         if isinstance(self.seed, bool) or not isinstance(self.seed, int):
             raise ObcError(f"seed is a whole number, not {self.seed!r}")
         for name, number in (("rows", self.rows), ("round_to", self.round_to)):
+            if number is None:
+                continue
             if isinstance(number, bool) or not isinstance(number, int) or number < 1:
                 raise ObcError(f"{name} is a whole number from 1, not {number!r}")
 
