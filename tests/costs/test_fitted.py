@@ -13,7 +13,6 @@ import obc
 from obc.costs import fitted, targets
 from obc.costs.cost_model import Costs, costs_of
 from obc.costs.fitted import Fitted, best_multiple, nonnegative
-from obc.search import settling
 from obc.tracing.tracer import Tracing
 from tests.search.nets import Residual, batches, loss
 
@@ -96,20 +95,15 @@ def test_nonnegative_least_squares() -> None:
 def test_what_is_asked_is_what_is_measured(monkeypatch: pytest.MonkeyPatch, off: float) -> None:
     """Also where the fit is off by a fifth: the landing is measured, and landed again."""
     model = Residual(16, 32).eval()
-    monkeypatch.setattr(targets, "Candidates", lambda tracing, runtime: _clock(tracing))
+    law = by_macs_and_channels(costs_of(Tracing(model, X)))
 
-    def ratio(cut: nn.Module, whole: nn.Module, example: torch.Tensor, runtime: str) -> float:
-        sites = [obc.trace(m, X) for m in (cut, whole)]
-        times = [law([s.size for s in own]) for own in sites]
-        return times[0] / times[1] * off
+    class Measured(Clock):
+        def of(self, cut: nn.Module) -> float:
+            return off * law([site.size for site in obc.trace(cut, X)])
 
-    tracing = Tracing(model, X)
-    law = by_macs_and_channels(costs_of(tracing))
-
-    def _clock(tracing: Tracing) -> Clock:
-        return Clock(costs_of(tracing), law)
-
-    monkeypatch.setattr(settling, "ratio", ratio)
+    monkeypatch.setattr(
+        targets, "Candidates", lambda tracing, runtime: Measured(costs_of(tracing), law)
+    )
     target = obc.Latency(speedup=1.5, runtime="torch")
     plan = obc.plan(model, X, batches(), loss, target=target, round_to=1, rows=2, step=0.1)
     assert plan.before and plan.after and plan.before.seconds and plan.after.seconds

@@ -10,17 +10,17 @@ import torch
 from torch import nn
 
 from obc.costs.cost_model import narrowed
-from obc.errors import ObcError
 from obc.running import onnx
 from obc.running.difference import difference
 from obc.running.forward import evaluating, forward, outputs
 from obc.running.processes import Group
-from obc.running.runtimes import RUNTIMES, Run, check, onnx_run, seconds
+from obc.running.randomness import kept as kept_state
+from obc.running.runtimes import RUNTIMES, Run, check, onnx_run
 from obc.running.timing import device_of, race
 from obc.tracing.tracer import Tracing
 from obc.tracing.trial import full
 
-_TURNS, _LEAST = 15, 0.05
+_SWAPPED = "onnxruntime"  # whose graphs take other weights without another export
 
 
 class Candidates:
@@ -33,24 +33,33 @@ class Candidates:
     def __init__(self, tracing: Tracing, runtime: str) -> None:
         check(runtime)
         self._tracing, self._runtime = tracing, runtime
-        self._model = copy.deepcopy(tracing.model).eval()
-        self.whole = Group().agreed(seconds([self._model], tracing.example, runtime)[0])
-        self._graph = onnx.of_model(self._model, tracing.example) if runtime == _SWAPPED else None
-        self._run = self._ready(self._model)
+        model = copy.deepcopy(tracing.model).eval()
+        self._graph = onnx.of_model(model, tracing.example) if runtime == _SWAPPED else None
+        self._run = self._ready(model)
+        self.whole = Group().agreed(self._race(model, self._run, 40, 0.5)[0])
 
-    @torch.no_grad()
     def seconds(self, counts: Sequence[int]) -> float:
         """Of the model with so many channels of each site, the first ones."""
         sites = self._tracing.sites
         kept = {s.name: range(n) for s, n in zip(sites, counts, strict=True) if n < s.size}
         with narrowed(self._tracing, kept, full):
             cut = copy.deepcopy(self._tracing.model).eval()
-        run = self._ready(cut)
-        with evaluating(cut):
+        return self.of(cut, turns=15, least=0.05)
+
+    def of(self, cut: nn.Module, turns: int = 40, least: float = 0.5) -> float:
+        """Of a cut of the model; timed for at least so many turns and seconds."""
+        whole, own = self._race(cut, self._ready(cut), turns, least)
+        return Group().agreed(self.whole * own / whole)
+
+    @torch.no_grad()
+    def _race(self, model: nn.Module, run: Run, turns: int, least: float) -> tuple[float, float]:
+        """The fastest runs of the whole model and of another, as they take turns."""
+        with kept_state(), evaluating(model):
             for _ in range(2):
+                self._run()
                 run()
-            times = race([self._run, run], turns=_TURNS, seconds=_LEAST, device=device_of(cut))
-        return Group().agreed(self.whole * min(times[1]) / min(times[0]))
+            times = race([self._run, run], turns=turns, seconds=least, device=device_of(model))
+        return min(times[0]), min(times[1])
 
     def _ready(self, model: nn.Module) -> Run:
         example = self._tracing.example
@@ -68,19 +77,6 @@ class Candidates:
             session = onnx.session_of(graph.SerializeToString())
             put = session.run(None, onnx.feed(session, example))
             difference(outputs(forward(model, example)), [torch.from_numpy(x) for x in put])
-        except Exception as error:
-            if isinstance(error, (KeyboardInterrupt, MemoryError)):
-                raise
+        except Exception:
             return False
         return True
-
-
-_SWAPPED = "onnxruntime"  # whose graphs take other weights without another export
-
-
-def ratio(model: nn.Module, whole: nn.Module, example: Any, runtime: str) -> float:
-    """A model's time over that of another, as they take turns in a runtime."""
-    own, other = seconds([model, whole], example, runtime, turns=40, least=0.5)
-    if not other > 0:
-        raise ObcError(f"{runtime} takes no time that a clock could measure")
-    return Group().agreed(own / other)

@@ -41,6 +41,7 @@ class Fitted:
     def __init__(self, costs: Costs, candidates: Candidates, multiple: int | None = None) -> None:
         sites = costs.tracing.sites
         sizes = [site.size for site in sites]
+        self.candidates = candidates
         self.multiple = multiple or best_multiple(costs, candidates)
         self._factor, self._sizes, self._whole = 1.0, torch.tensor([sizes]), candidates.whole
         macs, channels = _features(costs, sizes)

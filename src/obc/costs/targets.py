@@ -222,7 +222,9 @@ def parse(target: str | Target) -> Target:
     if unit not in _KINDS:
         known = ", ".join(_KINDS)
         raise ObcError(f"no target named '{unit}'{closest(unit, _KINDS)}; there are {known}")
-    options = {_BRACKETS[unit]: match["part"]} if match["part"] and unit in _BRACKETS else {}
+    options: dict[str, Any] = {}
+    if match["part"] and unit in _BRACKETS:
+        options[_BRACKETS[unit]] = match["part"]
     if match["part"] and not options:
         raise ObcError(f"'{target.strip()}': only params[part] and latency[runtime] have brackets")
     amount = {"speedup": number} if match["kind"].lower() == "x" else {"keep": number / 100}

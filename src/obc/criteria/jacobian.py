@@ -83,4 +83,5 @@ class Jacobian(Criterion):
         count, first, second = sums.unflatten(0, (-1, 3)).unbind(1)
         mean = first / count
         variance = (second - first * mean) / (count - 1).clamp_min(1)
-        return rows * (mean.square() + variance.clamp_min(0) * (rows - 1) / count)
+        score: Tensor = rows * (mean.square() + variance.clamp_min(0) * (rows - 1) / count)
+        return score

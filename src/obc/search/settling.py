@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from obc.costs.candidates import ratio
 from obc.costs.fitted import Fitted
 from obc.costs.targets import Latency, Target
 
@@ -23,24 +22,23 @@ def settle(run: Run, target: Target, feasible: Sequence[int]) -> None:
     off, so two or three rounds are enough. The plan's last step has the measured seconds.
     """
     price = run.reach.price
-    if not isinstance(price, Fitted) or not isinstance(target, Latency):
+    if not isinstance(price, Fitted) or not isinstance(target, Latency) or not run.order:
         return
-    assert target.runtime is not None
-    first = None
+    first = 0.0
     for turn in range(_TIMES):
-        share = ratio(run.work.model, run.model, run.example, target.runtime)
-        seconds, predicted = share * run.reach.whole, run.value()
-        first = first or seconds / predicted - 1
-        if abs(seconds / predicted - 1) <= _CLOSE or turn == _TIMES - 1 or not run.order:
+        seconds, predicted = price.candidates.of(run.work.model), run.value()
+        first = first or seconds / predicted
+        if abs(seconds / predicted - 1) <= _CLOSE or turn == _TIMES - 1:
             break
         price.correct(seconds / predicted)
         run.place(target, 0, feasible)
     last = run.state.history[-1]
     after = last.after.model_copy(update={"seconds": seconds})
     run.state.history[-1] = last.model_copy(update={"after": after})
+    whole, off = run.reach.whole, abs(1 / first - 1)
     run.clock = [
-        f"in {target.runtime}: {run.reach.whole * 1e3:.3g} ms → {seconds * 1e3:.3g} ms measured, "
-        f"{run.reach.whole / seconds:.3f}x; predicted at first {1 / (1 + first):.1%} of that",
+        f"in {target.runtime}: {whole * 1e3:.3g} ms → {seconds * 1e3:.3g} ms measured, "
+        f"{whole / seconds:.3f}x; the first prediction was off by {off:.1%}",
         f"cost model: {price.error:.1%} off in the middle over cuts it had not seen; widths at "
         f"multiples of {price.multiple}",
     ]
