@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import obc
 from obc.data import Loaded
+from obc.equivalent.factors import Mix
+from obc.equivalent.hold import hold
 from obc.running import randomness as seeds
 from obc.tuning import checkpoint, run
 from obc.tuning.sparse import GroupSparsity
@@ -43,13 +46,15 @@ def bare(model: nn.Module, recipe: obc.Recipe) -> nn.Module:
     for epoch in range(recipe.epochs):
         for batch in DATA.train(recipe.batch_size, seed=recipe.seed, epoch=epoch):
             optimizer.zero_grad()
-            for x, y in zip(
-                batch.images.chunk(recipe.accumulate),
-                batch.labels.chunk(recipe.accumulate),
-                strict=True,
-            ):
-                loss = functional.cross_entropy(model(x), y, label_smoothing=recipe.label_smoothing)
-                (loss / recipe.accumulate).backward()
+            with hold(model) if recipe.accumulate > 1 else nullcontext():
+                for x, y in zip(
+                    batch.images.chunk(recipe.accumulate),
+                    batch.labels.chunk(recipe.accumulate),
+                    strict=True,
+                ):
+                    smoothing = recipe.label_smoothing
+                    loss = functional.cross_entropy(model(x), y, label_smoothing=smoothing)
+                    (loss / recipe.accumulate).backward()
             if recipe.clip:
                 nn.utils.clip_grad_norm_(model.parameters(), recipe.clip)
             optimizer.step()
@@ -87,6 +92,28 @@ def test_it_is_a_bare_loop_bit_by_bit(
     assert same(wanted.state_dict(), model.state_dict())
     assert same(load_file(tmp_path / "run" / "model.safetensors"), model.state_dict())
     assert type(model[0]) is nn.Conv2d  # type: ignore[index]
+
+
+def test_parts_of_a_batch_share_their_products(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts = []
+    for parts in (1, 4):
+        calls: list[Tensor] = []
+        along = Mix.along
+
+        def counted(
+            mix: Mix, x: Tensor, dim: int, along: Any = along, calls: list[Tensor] = calls
+        ) -> Tensor:
+            calls.append(x)
+            return along(mix, x, dim)  # type: ignore[no-any-return]
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Mix, "along", counted)
+            recipe = RECIPE.changed(accumulate=parts, epochs=1)
+            obc.finetune(equivalent(), DATA, None, recipe, out=tmp_path / str(parts))
+        counts.append(len(calls))
+    assert 0 < counts[1] <= counts[0]
 
 
 def test_the_bare_loop_tells_recipes_apart() -> None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
+from obc.equivalent.attach import is_equivalent
+from obc.equivalent.hold import hold
 from obc.errors import ObcError
 from obc.tasks.task import Task
 from obc.tuning import checkpoint
@@ -74,13 +76,20 @@ class Learner:
         """Forward and backward; the mean loss over all processes."""
         total: Any = 0.0
         size, parts = self.task.size(batch), self.task.parts(batch, self.recipe.accumulate)
-        for number, part in enumerate(parts, 1):
-            last = number == len(parts)  # a small batch may make fewer parts
-            with nullcontext() if last else self.processes.apart(self.model):
-                loss = self._loss(part) * (self.task.size(part) / size)
-                self.processes.backward(loss)
-            total = total + loss.detach()
+        with self._held(len(parts)):
+            for number, part in enumerate(parts, 1):
+                last = number == len(parts)  # a small batch may make fewer parts
+                with nullcontext() if last else self.processes.apart(self.model):
+                    loss = self._loss(part) * (self.task.size(part) / size)
+                    self.processes.backward(loss)
+                total = total + loss.detach()
         return self.processes.mean(total)
+
+    def _held(self, parts: int) -> AbstractContextManager[None]:
+        """C W Dᵀ is worked out once for all parts of a batch, where one process learns alone."""
+        alone = self.processes.world == 1 and not self.processes.sharded
+        once = parts > 1 and alone and is_equivalent(self.plain)
+        return hold(self.plain) if once else nullcontext()
 
     def _loss(self, batch: Any) -> Tensor:
         if self.teacher is None:
