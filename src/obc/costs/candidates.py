@@ -15,7 +15,7 @@ from obc.running.difference import difference
 from obc.running.forward import evaluating, forward, outputs
 from obc.running.processes import Group
 from obc.running.randomness import kept as kept_state
-from obc.running.runtimes import RUNTIMES, Run, check, onnx_run
+from obc.running.runtimes import Run, check, onnx_run, ready
 from obc.running.timing import device_of, race
 from obc.tracing.tracer import Tracing
 from obc.tracing.trial import full
@@ -68,7 +68,7 @@ class Candidates:
             if self._same(narrow, model):
                 return onnx_run(narrow, example)
             self._graph = None  # its shapes are written into the graph: every cut is exported
-        return RUNTIMES[self._runtime](model, example)
+        return ready(model, example, self._runtime)
 
     def _same(self, graph: Any, model: nn.Module) -> bool:
         """Whether a graph puts out what the model does."""

@@ -64,9 +64,15 @@ def of_program(program: ExportedProgram) -> Any:
 def of_model(model: nn.Module, example: Any) -> Any:
     """A model as an `onnx.ModelProto` for inputs of the example's shapes."""
     args, kwargs = arguments(example)
-    with as_it_runs(model):
-        program = torch.export.export(model, args, kwargs, strict=False)
-    return of_program(program).model_proto
+    try:
+        with as_it_runs(model):
+            program = torch.export.export(model, args, kwargs, strict=False)
+        return of_program(program).model_proto
+    except ObcError:
+        raise
+    except Exception as error:
+        reason = (str(error).strip() or repr(error)).splitlines()[0]
+        raise ObcError(f"no ONNX graph of this model: {reason}") from error
 
 
 def with_tensors(proto: Any, model: nn.Module) -> Any:

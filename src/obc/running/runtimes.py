@@ -46,13 +46,17 @@ def onnx_run(proto: Any, example: Any) -> Run:
 
 
 def in_openvino(model: nn.Module, example: Any) -> Run:
+    return openvino_run(onnx.of_model(model, example), example)
+
+
+def openvino_run(proto: Any, example: Any) -> Run:
+    """One pass of an `onnx.ModelProto` in OpenVINO."""
     core = importlib.import_module("openvino").Core()
     core.set_property("CPU", {"INFERENCE_NUM_THREADS": torch.get_num_threads()})
-    program = core.compile_model(
-        core.read_model(onnx.of_model(model, example).SerializeToString()), "CPU"
-    )
+    request = core.compile_model(
+        core.read_model(proto.SerializeToString()), "CPU"
+    ).create_infer_request()
     tensors = [t.numpy() for t in tree_leaves(example) if isinstance(t, Tensor)]
-    request = program.create_infer_request()
     return lambda: request.infer(tensors)
 
 
@@ -85,6 +89,19 @@ def check(runtime: str) -> None:
 
 
 @torch.no_grad()
+def ready(model: nn.Module, example: Any, runtime: str) -> Run:
+    """A model in eval mode, exported or compiled if need be, and warm."""
+    try:
+        run = RUNTIMES[runtime](model, example)
+        for _ in range(_WARM_UP):
+            run()
+    except Exception as error:
+        reason = (str(error).strip() or repr(error)).splitlines()[0]
+        raise ObcError(f"the model does not run in {runtime}: {reason}") from error
+    return run
+
+
+@torch.no_grad()
 def seconds(
     models: Sequence[nn.Module], example: Any, runtime: str, *, turns: int = 20, least: float = 0.2
 ) -> list[float]:
@@ -107,14 +124,6 @@ def seconds(
         modes.enter_context(kept())
         for model in models:
             modes.enter_context(evaluating(model))
-        runs = []
-        for model in models:
-            try:
-                runs.append(RUNTIMES[runtime](model, example))
-                for _ in range(_WARM_UP):
-                    runs[-1]()
-            except Exception as error:
-                reason = (str(error).strip() or repr(error)).splitlines()[0]
-                raise ObcError(f"the model does not run in {runtime}: {reason}") from error
+        runs = [ready(model, example, runtime) for model in models]
         times = race(runs, turns=turns, seconds=least, device=device_of(models[0]))
     return [min(taken) for taken in times]
