@@ -53,6 +53,9 @@ def test_the_estimate_writes_nothing(dense: Path, tmp_path: Path) -> None:
     arguments = ("prune", dense, "--data", "digits", "--out", tmp_path / "x", "--estimate")
     told = done(*arguments, "--target", "macs=2x", "--rows", 3, "--step", 0.1)
     assert told["steps"] >= 2 and told["rows"] == 3 * told["steps"] and told["seconds"] > 0
+    search = done(*arguments, "--target", "accuracy-6%", "--rows", 3, "--step", 0.1)
+    assert search["steps"] == told["steps"] and search["rows"] == told["rows"]
+    assert search["until"] == "macs=2x" and search["places"] >= 2 and search["place"] > 0
     assert not (tmp_path / "x").exists()
 
 
@@ -62,7 +65,7 @@ def test_the_estimate_writes_nothing(dense: Path, tmp_path: Path) -> None:
         ("accuracy-1%", [], "409 would do"),
         ("acuracy-1%", [], "there are top1, top5, loss, accuracy"),
         ("accuracy-6%", ["--equivalent"], "judged without tuning"),
-        ("accuracy-6%", ["--estimate"], "takes a cost"),
+        ("acuracy-6%", ["--estimate"], "there are top1, top5, loss, accuracy"),
         ("accuracy-6%", ["--minimise", "joules"], "no target named 'joules'"),
     ],
 )

@@ -14,8 +14,10 @@ import pytest
 import torch
 
 import obc
+from obc.costs import latency
+from obc.planning.estimate import estimate_search
 from obc.planning.judgement import judge
-from obc.planning.promise import Search
+from obc.planning.promise import Search, most_places
 from obc.planning.quality import Quality
 from tests.planning.nets import task, trained
 
@@ -150,6 +152,39 @@ def test_another_cost_can_be_minimised(net: torch.nn.Module) -> None:
     plan = obc.plan(net, task=task(800), target="loss+20%", minimise="memory", step=0.1, rows=2)
     assert plan.after is not None and plan.after.memory is not None
     assert plan.promise is not None and plan.promise.method == "bootstrap"
+
+
+def test_measured_seconds_may_vary(net: torch.nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock that errs by a fifth leads to no much larger model than one that does not err."""
+    noise = torch.Generator().manual_seed(0)
+
+    def found(error: float) -> int:
+        def seconds(model: torch.nn.Module, example: Any) -> float:
+            weights = sum(p.numel() for p in model.parameters())
+            return weights * (1 + error * (2 * float(torch.rand((), generator=noise)) - 1))
+
+        monkeypatch.setattr(latency, "seconds", seconds)
+        plan = obc.plan(
+            net, task=task(), target="accuracy-1.5%", minimise="latency", round_to=1, **SETTINGS
+        )
+        assert plan.after is not None and plan.promise is not None
+        return plan.after.macs
+
+    exact = found(0.0)
+    assert max(found(0.2) for _ in range(3)) <= 1.25 * exact
+
+
+def test_a_search_takes_no_more_than_was_told(net: torch.nn.Module, plan: obc.Plan) -> None:
+    assert plan.before is not None
+    steps = [*plan.history, *plan.beyond]
+    share = steps[-1].after.macs / plan.before.macs
+    told = estimate_search(net, task=task(), target="accuracy-1.5%", **SETTINGS)
+    assert told.until == "macs=2x" and told.rows == 2 * told.steps > 0
+    assert told.seconds > told.places * told.place > 0
+    assert len(plan.places) - 2 <= most_places(share, len(steps)) < 4 * told.places
+    assert f"up to {told.places} places" in str(told)
+    with pytest.raises(obc.ObcError, match="there are top1, top5, loss, accuracy"):
+        estimate_search(net, task=task(), target="acuracy-1%", **SETTINGS)
 
 
 SCRIPT = """

@@ -12,7 +12,9 @@ import pytest
 from pydantic import ValidationError
 
 from obc.errors import ObcError
+from obc.reporting.page import report
 from obc.reporting.record import FILE, Figure, Heat, Record, Scores, Step, Widths
+from tests.reporting.markup import Markup
 from tests.reporting.sample import full
 
 
@@ -134,3 +136,20 @@ def test_a_folder_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ObcError, match="no folder that can be written to"):
         full().save(tmp_path / "file")
+
+
+def test_a_record_from_before_tasks_is_still_shown(tmp_path: Path) -> None:
+    """Version 1, as it was written, called the value that counts accuracy."""
+    old = (Path(__file__).parent / "fixtures" / "record-v1.json").read_text(encoding="utf-8")
+    (tmp_path / FILE).write_text(old, encoding="utf-8")
+    record, raw = Record.load(tmp_path), json.loads(old)
+    assert raw["version"] == 1 and "quality" not in old
+    for part in ("steps", "latency"):
+        values = [entry["accuracy"] for entry in raw[part]]
+        assert [entry.quality for entry in getattr(record, part)] == values and any(values)
+    points = [point["accuracy_std"] for curve in raw["comparison"] for point in curve["points"]]
+    assert [p.quality_std for curve in record.comparison for p in curve.points] == points
+    assert record.metric.higher and record.metric.unit == "%"
+    page = report(tmp_path).read_text(encoding="utf-8")
+    assert "accuracy" in page and "98.61" in page
+    assert Markup(page).figures >= {"steps", "comparison", "tuning", "latency"}

@@ -9,13 +9,16 @@ import typer
 from obc.cli import recording
 from obc.cli.arguments import (
     ELSEWHERE,
+    BatchSize,
     Criterion,
     DataName,
     Folder,
     Ignore,
     Model,
     Pretrained,
+    Rows,
     Seed,
+    Step,
     TaskName,
     Weights,
 )
@@ -39,14 +42,9 @@ def frontier(
     places: Annotated[int, typer.Option(help="How many to evaluate.", min=1)] = 8,
     folder: Folder,
     criterion: Criterion = "jacobian",
-    rows: Annotated[
-        int | None, typer.Option(help="N: batches for each scoring; 50, of text 32.")
-    ] = None,
-    step: Annotated[
-        float | None,
-        typer.Option(help="p: share of all channels for each step; 0.0025, of text 0.1 by cost."),
-    ] = None,
-    batch_size: Annotated[int | None, typer.Option(min=1, help="128, of text 1.")] = None,
+    rows: Rows = None,
+    step: Step = None,
+    batch_size: BatchSize = None,
     samples: Annotated[
         int | None,
         typer.Option(
@@ -73,8 +71,7 @@ def frontier(
         "seed": seed,
         "until": until,
         "places": places,
-        **planned(purpose, criterion),
-        **{name: value for name, value in options.items() if value is not None},
+        **planned(purpose, criterion, options),
     }
     batches = purpose.calibration(settings.pop("batch_size"))
     facts = {"command": "frontier", "model": model, "weights": weights, "data": data, "task": task}

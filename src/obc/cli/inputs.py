@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -86,12 +87,12 @@ def _fill(model: nn.Module, file: Path) -> None:
         raise ObcError(f"{file} is for another model: {lines[min(1, len(lines) - 1)]}") from None
 
 
-def planned(task: Task, criterion: str) -> dict[str, Any]:
-    """What a task is planned with unless options say otherwise."""
+def planned(task: Task, criterion: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """What to plan with: the options that are set, and the task's own settings for the others."""
     settings = dict(getattr(task, "planning", Task.planning))
     if criterion != "jacobian":
         settings.pop("block", None)  # of that criterion alone
-    return settings
+    return {**settings, **{name: value for name, value in options.items() if value is not None}}
 
 
 def example_of(model: nn.Module, task: Task | None = None, shape: str | None = None) -> Any:

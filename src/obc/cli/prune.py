@@ -15,13 +15,16 @@ from torch import nn
 from obc.cli import recording
 from obc.cli.arguments import (
     ELSEWHERE,
+    BatchSize,
     Criterion,
     DataName,
     Folder,
     Ignore,
     Model,
     Pretrained,
+    Rows,
     Seed,
+    Step,
     TaskName,
     Weights,
 )
@@ -34,6 +37,7 @@ from obc.disk.claim import claimed
 from obc.disk.writing import write
 from obc.errors import ObcError
 from obc.files.reference import reference
+from obc.planning.estimate import estimate_search
 from obc.planning.planner import as_printed, by_blocks
 from obc.planning.quality import Quality
 from obc.reporting import fill
@@ -58,17 +62,12 @@ def prune(
     ],
     folder: Folder,
     criterion: Criterion = "jacobian",
-    rows: Annotated[
-        int | None, typer.Option(help="N: batches for each scoring; 50, of text 32.")
-    ] = None,
-    step: Annotated[
-        float | None,
-        typer.Option(help="p: share of all channels for each step; 0.0025, of text 0.1 by cost."),
-    ] = None,
+    rows: Rows = None,
+    step: Step = None,
     pace: Annotated[
         str | None, typer.Option(help="What a step is a share of: channels or cost.")
     ] = None,
-    batch_size: Annotated[int | None, typer.Option(min=1, help="128, of text 1.")] = None,
+    batch_size: BatchSize = None,
     sites: Annotated[
         str | None,
         typer.Option(
@@ -171,8 +170,7 @@ def prune(
         "scope": scope,
         "ignore": ignore or [],
         "seed": seed,
-        **planned(purpose, criterion),
-        **{name: value for name, value in options.items() if value is not None},
+        **planned(purpose, criterion, options),
     }
     batch_size, samples = settings.pop("batch_size"), settings.pop("samples")
     settings = as_printed(settings) if paper else by_blocks(settings)
@@ -184,15 +182,15 @@ def prune(
     if promised:
         settings["minimise"] = minimise
         batch_size = min(batch_size, samples or batch_size)  # as recalibration takes them
+    quality = {"task": purpose, "samples": samples} if promised else {}
     if estimate:
-        return _estimated(out, net, purpose, batch_size, settings)
+        return _estimated(out, net, purpose, batch_size, {**settings, **quality})
     chosen = {"batch size": batch_size, "equivalent": equivalent, "recalibrate": samples}
     with claimed(folder, {**facts, **chosen, **settings}, advice=ELSEWHERE):
         job = Job(out, net, purpose, folder)
         title = f"{reference(net)} on {purpose.name}: {target} by {criterion}"
         record = recording.begin(title, net, purpose, seed)
         before = job.measure("before")
-        quality = {"task": purpose, "samples": samples} if promised else {}
         plan = job.plan(batch_size, **settings, **quality)
         out.say(*plan.notes)
         whole = copy.deepcopy(net)
@@ -226,13 +224,9 @@ def _estimated(
     out: Output, net: nn.Module, task: Task, batch_size: int, settings: dict[str, Any]
 ) -> Result:
     """How long it would take; nothing is written."""
-    if Quality.written(settings["target"]):
-        raise ObcError(
-            "how far a quality allows to go is what the run finds out; "
-            "--estimate takes a cost, such as macs=2x"
-        )
+    estimated = estimate_search if Quality.written(settings["target"]) else run_estimate
     batches = task.calibration(batch_size)
     example = moved(task.example(), device_of(net))
-    estimate = run_estimate(net, example, batches, task.loss, **settings)
+    estimate = estimated(net, example, batches, task.loss, **settings)
     out.say(f"{settings['target']}: {estimate}")
     return asdict(estimate)

@@ -1,4 +1,4 @@
-"""Labelled images, and batches of them whose order follows from a seed and an epoch alone."""
+"""Labelled images, and batches of them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from typing_extensions import Unpack
 
+from obc.data.order import Order, picks, positions, whole_batches
 from obc.errors import ObcError
 
 
@@ -72,45 +74,32 @@ class Images(ABC):
 
     def count(self, size: int, world: int = 1) -> int:
         """How many training batches an epoch has; the rest that fills none is left out."""
-        if size % world:
-            raise ObcError(f"a batch of {size} cannot be shared by {world} processes")
-        if size > len(self):
-            raise ObcError(f"a batch of {size} is more than the {len(self)} images there are")
-        return len(self) // size
+        return whole_batches(len(self), size, world)
 
     def train(
         self,
         size: int,
         *,
-        seed: int = 0,
-        epoch: int = 0,
-        start: int = 0,
-        rank: int = 0,
-        world: int = 1,
         repeats: int = 1,
         change: Change | None = None,
         device: torch.device | None = None,
+        **order: Unpack[Order],
     ) -> Iterator[Batch]:
-        """The batches of one epoch from number `start`, shuffled by seed and epoch.
+        """The batches of one epoch, shuffled.
 
-        `size` is the whole batch; each of `world` processes gets its share. With `repeats`, each
-        image comes so many times in a row, so an epoch sees fewer images. `change` is applied to
-        numbers from 0 to 1, before normalisation.
+        Args:
+            size: of a whole batch, over all processes.
+            repeats: how often each image comes in a row; an epoch then sees fewer images.
+            change: applied to numbers from 0 to 1, before normalisation.
+            device: where the batches are wanted.
+            order: `seed`, `epoch`, `start`, `rank` and `world` of `obc.data.order.Order`.
 
         >>> pixels = torch.arange(4, dtype=torch.uint8).view(4, 1, 1, 1)
         >>> data = Loaded(pixels, torch.arange(4), "abcd", [0.0], [1.0])
         >>> [b.labels.tolist() for b in data.train(2, epoch=1)]
         [[2, 1], [3, 0]]
         """
-        count = self.count(size, world)
-        order = shuffled(len(self), seed, epoch)
-        if repeats > 1:
-            order = order[: -(-len(order) // repeats)].repeat_interleave(repeats)
-        picks = [
-            (order[n * size + rank : (n + 1) * size : world], _seeded(seed, epoch, n, rank))
-            for n in range(start, count)
-        ]
-        for index, pixels in self._ahead(picks):
+        for index, pixels in self._ahead(picks(len(self), size, order, repeats)):
             numbers = self.unit(pixels.to(device, non_blocking=True))
             numbers = change(numbers) if change is not None else numbers
             yield Batch(self.normalised(numbers), self.labels[index].to(device))
@@ -131,12 +120,12 @@ class Images(ABC):
             yield Batch(self.normalised(numbers), self.labels[index].to(device))
 
     def _ahead(
-        self, picks: Sequence[tuple[Tensor, torch.Generator | None]]
+        self, parts: Sequence[tuple[Tensor, torch.Generator | None]]
     ) -> Iterator[tuple[Tensor, Tensor]]:
         """Fetch each batch while the one before is being used."""
         with ThreadPoolExecutor(1) as pool:
             waiting = None
-            for index, random in picks:
+            for index, random in parts:
                 following = pool.submit(self.fetch, index, random)
                 if waiting is not None:
                     yield waiting[0], waiting[1].result()
@@ -188,29 +177,3 @@ def statistics(images: Tensor) -> tuple[list[float], list[float]]:
         mean.append(round(centre, 4))
         std.append(max(round(float((share @ (values - centre).square()).sqrt()), 4), 1e-4))
     return mean, std
-
-
-def shuffled(count: int, seed: int, epoch: int) -> Tensor:
-    """The order of an epoch's samples."""
-    return torch.randperm(count, generator=_seeded(seed, epoch))
-
-
-def positions(count: int, half: int | None = None) -> Tensor:
-    """All samples, or one of two halves drawn once and for all: they have no sample in common.
-
-    >>> positions(5).tolist(), positions(5, 0).tolist(), positions(5, 1).tolist()
-    ([0, 1, 2, 3, 4], [0, 2], [1, 3, 4])
-    """
-    if half is None:
-        return torch.arange(count)
-    drawn = torch.randperm(count, generator=_seeded(count))
-    chosen = drawn[: count // 2] if half == 0 else drawn[count // 2 :]
-    return chosen.sort().values
-
-
-def _seeded(*numbers: int) -> torch.Generator:
-    """A generator of its own for each sequence of numbers, well apart from its neighbours."""
-    mixed = 0
-    for number in numbers:
-        mixed = (mixed * 1_000_003 + number + 1) % 2**63
-    return torch.Generator().manual_seed(mixed)

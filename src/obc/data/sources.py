@@ -15,8 +15,10 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 from torch.utils.data import DataLoader, Dataset, IterableDataset
+from typing_extensions import Unpack
 
-from obc.data.images import Images, positions, shuffled
+from obc.data.images import Images
+from obc.data.order import FIRST, Order, picks, positions, whole_batches
 from obc.errors import ObcError
 from obc.running.randomness import kept, seed_all
 
@@ -29,17 +31,8 @@ class Source(Protocol):
     def count(self, size: int, world: int = 1) -> int:
         """How many training batches each of `world` processes makes in an epoch."""
 
-    def train(
-        self,
-        size: int,
-        *,
-        seed: int = 0,
-        epoch: int = 0,
-        start: int = 0,
-        rank: int = 0,
-        world: int = 1,
-    ) -> Iterator[Any]:
-        """The batches of one epoch from number `start`; `size` is that of all processes."""
+    def train(self, size: int, **order: Unpack[Order]) -> Iterator[Any]:
+        """The batches of one epoch; `size` is that of all processes."""
 
     def test(
         self, size: int = 256, *, rank: int = 0, world: int = 1, half: int | None = None
@@ -83,26 +76,11 @@ class Samples:
 
     def count(self, size: int, world: int = 1) -> int:
         """Whole batches only; what fills none is left out of the epoch."""
-        if size % world:
-            raise ObcError(f"a batch of {size} cannot be shared by {world} processes")
-        if size > len(self):
-            raise ObcError(f"a batch of {size} is more than the {len(self)} samples there are")
-        return len(self) // size
+        return whole_batches(len(self), size, world)
 
-    def train(
-        self,
-        size: int,
-        *,
-        seed: int = 0,
-        epoch: int = 0,
-        start: int = 0,
-        rank: int = 0,
-        world: int = 1,
-    ) -> Iterator[Any]:
+    def train(self, size: int, **order: Unpack[Order]) -> Iterator[Any]:
         """Shuffled by seed and epoch; earlier batches are skipped without being read."""
-        order = shuffled(len(self), seed, epoch)
-        numbers = range(start, self.count(size, world))
-        return self._batches([order[n * size + rank : (n + 1) * size : world] for n in numbers])
+        return self._batches([numbers for numbers, _ in picks(len(self), size, order)])
 
     def test(
         self, size: int = 256, *, rank: int = 0, world: int = 1, half: int | None = None
@@ -110,11 +88,11 @@ class Samples:
         """Samples in their order."""
         return self._batches(list(positions(len(self), half)[rank::world].split(size)))
 
-    def _batches(self, picks: list[Tensor]) -> Iterator[Any]:
+    def _batches(self, parts: list[Tensor]) -> Iterator[Any]:
         # A generator of its own: with its first batch a loader draws a seed for its workers.
         loader = DataLoader(
             self.data,
-            batch_sampler=[p.tolist() for p in picks],
+            batch_sampler=[part.tolist() for part in parts],
             collate_fn=self.collate,
             generator=torch.Generator(),
         )
@@ -148,22 +126,15 @@ class Batches:
             raise ObcError(f"there are fewer batches than the {world} processes")
         return steps
 
-    def train(
-        self,
-        size: int,
-        *,
-        seed: int = 0,
-        epoch: int = 0,
-        start: int = 0,
-        rank: int = 0,
-        world: int = 1,
-    ) -> Iterator[Any]:
+    def train(self, size: int, **order: Unpack[Order]) -> Iterator[Any]:
         """Every `world`-th batch; those before `start` are drawn and put aside."""
+        which = FIRST | order
+        start, rank, world = which["start"], which["rank"], which["world"]
         batches = self._shared(self.count(size, world), rank, world)
         with kept():
             # With its first batch a shuffling loader draws its order, alike in every process; what
             # models and augmentations draw afterwards is each process's own.
-            seed_all(seed, epoch)
+            seed_all(which["seed"], which["epoch"])
             first = list(islice(batches, 1))
         if not start:
             return chain(first, batches)

@@ -14,6 +14,7 @@ order that does must have passed, and that one passes with a probability of at m
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import NoReturn
 
@@ -28,6 +29,17 @@ from obc.tasks.task import Split
 _STRIDE = 0.85  # on the way out, cost from one place to the next
 _SPACING = 0.96  # the same between places to be judged
 _CLOSE = 0.98  # places whose costs differ less are not told apart
+
+
+def most_places(share: float, steps: int) -> int:
+    """How many places a search evaluates at most that goes on for so many steps to this share.
+
+    >>> most_places(share=0.5, steps=1000), most_places(share=0.5, steps=4)
+    (29, 8)
+    """
+    strides, spaced = (math.ceil(math.log(share, part)) for part in (_STRIDE, _SPACING))
+    halvings = math.ceil(math.log2((1 - _STRIDE) / (1 - _CLOSE)))
+    return min(strides + 2 * halvings, steps) + min(spaced, steps)
 
 
 class Search:
@@ -91,21 +103,16 @@ class Search:
         return low
 
     def sequence(self, safest: int, last: int) -> list[int]:
-        """The places to be judged: one half-way to the safest, then those that none beats.
+        """The places to be judged: from a third of the way to the safest up to the last.
 
-        From the safest on, places close together are compared on the search split; one that is
-        beaten there by a smaller model is left out, so that its failure ends nothing.
+        The quality does not fall evenly, and what is safe on one split may fail on the other. The
+        places in between are what is left then, so that they are judged first, close together.
         """
-        steps = [max(1, safest)]
+        steps = [max(1, safest // 3)]
         for step in range(steps[0] + 1, min(last, self.places.last) + 1):
             if self.places.cost(step) <= _SPACING * self.places.cost(steps[-1]):
                 steps.append(step)
-        unbeaten: list[int] = []
-        for step in reversed(steps):
-            bound = self.judged(step, "search").bound
-            if not unbeaten or bound < self.judged(unbeaten[-1], "search").bound:
-                unbeaten.append(step)
-        return sorted({max(1, safest // 2), *unbeaten})
+        return steps
 
     def _estimated(self, step: int) -> bool:
         return self.judged(step, "search").estimate <= self.terms.limit

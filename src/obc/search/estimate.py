@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,13 +75,24 @@ def estimate(
     >>> run.steps, run.rows
     (4, 12)
     """
-    rows, carry = int(settings.get("rows", _ROWS)), float(settings.get("carry", 0.0))
+    return estimate_run(trial(model, example, batches, loss, **settings), settings)
+
+
+def trial(
+    model: nn.Module, example: Any, batches: Iterable[Any], loss: Loss | None, **settings: Any
+) -> Run:
+    """A run with one row a step, to be measured and thrown away."""
     settings = {**settings, "rows": 1, "carry": 0.0, "resume": None}
-    run = prepare(model, example, batches, loss, **settings)
+    return prepare(model, example, batches, loss, **settings)
+
+
+def estimate_run(run: Run, settings: Mapping[str, Any]) -> Estimate:
+    """Try one step of a trial run, for a run with these settings."""
+    rows, carry = int(settings.get("rows", _ROWS)), float(settings.get("carry", 0.0))
     limit = min(run.reach.limit(target) for target in run.targets)
     way = way_to(run.reach, [site.size for site in run.sites], limit, run.pace)
     memory = _memory(run)  # before the step that is tried makes the copy smaller
-    shapes_only = any(p.is_meta for p in model.parameters())
+    shapes_only = any(p.is_meta for p in run.model.parameters())
     row, step = _predicted(run) if shapes_only else _measured(run)
     if not row:
         rows = 0

@@ -5,6 +5,16 @@ from obc.tasks.evaluate import evaluate
 from obc.tasks.evaluation import Evaluation, Metric
 from obc.tasks.language import Language
 from obc.tasks.resolver import resolve
+from obc.tasks.segmentation import Segmentation
 from obc.tasks.task import Task
 
-__all__ = ["Classification", "Evaluation", "Language", "Metric", "Task", "evaluate", "resolve"]
+__all__ = [
+    "Classification",
+    "Evaluation",
+    "Language",
+    "Metric",
+    "Segmentation",
+    "Task",
+    "evaluate",
+    "resolve",
+]

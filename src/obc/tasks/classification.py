@@ -9,9 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from typing_extensions import Unpack
 
 from obc.data.catalog import Data
 from obc.data.images import Batch, Images
+from obc.data.order import Order
 from obc.data.sources import moved
 from obc.errors import ObcError
 from obc.models.fitting import fitted
@@ -116,34 +118,18 @@ class Classification(Task):
         return task
 
     def training(
-        self,
-        size: int,
-        *,
-        seed: int = 0,
-        epoch: int = 0,
-        start: int = 0,
-        rank: int = 0,
-        world: int = 1,
-        device: torch.device | None = None,
+        self, size: int, *, device: torch.device | None = None, **order: Unpack[Order]
     ) -> Iterator[Any]:
         """As `Task.training`; images are augmented where the model is."""
-        share: dict[str, Any] = {
-            "seed": seed,
-            "epoch": epoch,
-            "start": start,
-            "rank": rank,
-            "world": world,
-            "device": device,
-        }
-        if not isinstance(self.train, Images):
-            return super().training(size, **share)
+        images, repeats = self.train, self.repeats
+        if not isinstance(images, Images):
+            return super().training(size, device=device, **order)
         if not self.augmentation:
-            return self.train.train(size, repeats=self.repeats, **share)
+            return images.train(size, repeats=repeats, device=device, **order)
         from obc.data.augment import Augment  # kornia takes as long to import as torch itself
 
-        images = self.train
         augment = Augment(images.shape[1:], len(images.classes), **self.augmentation)
-        batches = images.train(size, repeats=self.repeats, change=augment.views, **share)
+        batches = images.train(size, repeats=repeats, change=augment.views, device=device, **order)
         return (Batch(*augment.mix(*batch)) for batch in batches)
 
     def _check(self, logits: Tensor, labels: Tensor) -> None:

@@ -26,7 +26,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils._pytree import tree_map
+from typing_extensions import Unpack
 
+from obc.data.order import Order
 from obc.data.sources import Batches, Collate, Source, moved, parts_of, size_of, source_of
 from obc.errors import ObcError
 from obc.running.forward import evaluating, outputs
@@ -120,30 +122,14 @@ class Task:
         return self._source("train").count(size, world)
 
     def training(
-        self,
-        size: int,
-        *,
-        seed: int = 0,
-        epoch: int = 0,
-        start: int = 0,
-        rank: int = 0,
-        world: int = 1,
-        device: torch.device | None = None,
+        self, size: int, *, device: torch.device | None = None, **order: Unpack[Order]
     ) -> Iterator[Any]:
         """The batches of one epoch, the same however often one asks.
 
-        Args:
-            size: samples of a whole batch, over all processes.
-            seed: with `epoch`, what the order follows from.
-            epoch: the epoch's number, from 0.
-            start: the first batch's number.
-            rank: this process's number among `world`.
-            world: the number of processes, each of which gets its share of every batch.
-            device: where the batches are wanted.
+        `size` is that of a whole batch, over all processes; `device` is where the batches are
+        wanted; `order` is `seed`, `epoch`, `start`, `rank` and `world` of `obc.data.order.Order`.
         """
-        batches = self._source("train").train(
-            size, seed=seed, epoch=epoch, start=start, rank=rank, world=world
-        )
+        batches = self._source("train").train(size, **order)
         return (moved(batch, device) for batch in batches)
 
     def parts(self, batch: Any, count: int) -> list[Any]:
