@@ -1,17 +1,20 @@
-"""Images per second from JPEGs: our folder's threads beside torch's DataLoader with workers."""
+"""CPU time of an image from JPEG to crop: our folder's threads beside DataLoader's workers."""
 
 from __future__ import annotations
 
 import argparse
 import itertools
+import math
+import resource
 import shutil
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
+from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 
 from benchmarks import _harness
@@ -42,14 +45,40 @@ def classes(source: Path, count: int, into: Path) -> Path:
     return into / "train"
 
 
-def rate(batches: Iterable[Any]) -> float:
-    """Images per second of wall time, the start of workers left out."""
-    drawn = iter(batches)
-    next(drawn)
-    start, images = time.perf_counter(), 0
-    for batch in drawn:
+class Transformed(Crops):
+    """The same files, cropped by torchvision."""
+
+    def __init__(self, folder: Folder) -> None:
+        super().__init__(folder)
+        from torchvision import transforms
+
+        self.change = transforms.Compose(
+            [transforms.RandomResizedCrop(self.size), transforms.PILToTensor()]
+        )
+
+    def __getitem__(self, number: int) -> tuple[torch.Tensor, int]:
+        with Image.open(self.files[number]) as image:
+            return self.change(image.convert("RGB")), self.labels[number]
+
+
+def cpu_seconds() -> float:
+    """Of this process, and of those it has started and that have ended."""
+    used = [resource.getrusage(of) for of in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(u.ru_utime + u.ru_stime for u in used)
+
+
+def normalised(folder: Folder, loader: Iterable[Any]) -> Iterator[Any]:
+    """What the folder does with its crops, done with a loader's."""
+    for pixels, labels in loader:
+        yield folder.normalised(folder.unit(pixels)), labels
+
+
+def per_image(batches: Iterable[Any]) -> tuple[float, float]:
+    """CPU and wall seconds for one image of an epoch; workers are started and ended within."""
+    cpu, wall, images = cpu_seconds(), time.perf_counter(), 0
+    for batch in batches:
         images += len(batch[1])
-    return images / (time.perf_counter() - start)
+    return (cpu_seconds() - cpu) / images, (time.perf_counter() - wall) / images
 
 
 def main() -> None:
@@ -63,18 +92,25 @@ def main() -> None:
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as place:
         folder = Folder(classes(options.source, options.images, Path(place)), options.size)
-        rows: dict[str, float] = {}
+        rows: dict[str, tuple[float, float]] = {}
         for _ in range(options.rounds):  # in turns, so that all see the same machine
-            rounds = {"obc.data.folder, threads": folder.train(64)}
-            for workers in (1, 2):
-                rounds[f"DataLoader, {workers} workers"] = DataLoader(
-                    Crops(folder), batch_size=64, shuffle=True, num_workers=workers
-                )
+            rounds: dict[str, Iterable[Any]] = {"obc.data.folder, threads": folder.train(64)}
+            for name, samples in (("the same crops", Crops), ("torchvision", Transformed)):
+                for workers in (1, 2):
+                    loader = DataLoader(
+                        samples(folder), batch_size=64, shuffle=True, num_workers=workers
+                    )
+                    rounds[f"DataLoader, {workers} workers, {name}"] = normalised(folder, loader)
             for name, batches in rounds.items():
-                rows[name] = max(rows.get(name, 0.0), rate(batches))
-    lines = [(name, f"{images:.0f}") for name, images in rows.items()]
-    _harness.show("JPEGs to crops, both cores", ("loader", "images per second"), lines)
-    _harness.save("loading", {"images per second": rows, "images": options.images})
+                rows[name] = min(rows.get(name, (math.inf, math.inf)), per_image(batches))
+    lines = [
+        (name, f"{1000 * cpu:.2f}", f"{1 / cpu:.0f}", f"{1 / wall:.0f}")
+        for name, (cpu, wall) in rows.items()
+    ]
+    heads = ("loader", "CPU ms per image", "images per second of a core", "images per second here")
+    _harness.show(f"{options.images} JPEGs to crops of {options.size}", heads, lines)
+    cells = {name: {"CPU seconds": cpu, "seconds": wall} for name, (cpu, wall) in rows.items()}
+    _harness.save("loading", {"per image": cells, "images": options.images, "size": options.size})
 
 
 if __name__ == "__main__":

@@ -122,7 +122,7 @@ def test_impossible_images_are_refused(change: dict[str, object], words: str) ->
 
 
 def test_impossible_batches_are_refused() -> None:
-    with pytest.raises(obc.ObcError, match="more than the 10 images"):
+    with pytest.raises(obc.ObcError, match="more than the 10 samples"):
         next(numbered(10).train(11))
     with pytest.raises(obc.ObcError, match="shared by 3 processes"):
         next(numbered(10).train(4, world=3))
