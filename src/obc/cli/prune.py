@@ -71,7 +71,7 @@ def prune(
     sites: Annotated[
         str | None,
         typer.Option(
-            help="What may go: ffn, heads, hidden (the residual width), or patterns of site names, "
+            help="What may go: ffn, heads, experts, hidden (the residual width), or site names, "
             "with commas between; all of it, of text ffn,heads."
         ),
     ] = None,

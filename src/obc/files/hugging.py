@@ -29,8 +29,10 @@ from obc.running.snapshot import unchanged
 from obc.tracing.sites import shapes_of
 
 # Numbers that may be widths. The width of a single head is never pruned.
-_WIDTHS = re.compile(r"size|dim|head|inner|width|ffn|d_ff|d_model|n_embd")
-_NO_WIDTHS = re.compile(r"head_dim|d_kv|vocab|image|patch|window|kernel|block|batch|chunk|type")
+_WIDTHS = re.compile(r"size|dim|head|inner|width|ffn|d_ff|d_model|n_embd|experts")
+_NO_WIDTHS = re.compile(
+    r"head_dim|d_kv|vocab|image|patch|window|kernel|block|batch|chunk|type|per_tok"
+)
 Shapes = dict[str, tuple[int, ...]]
 
 

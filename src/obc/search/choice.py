@@ -1,7 +1,7 @@
 """Which sites take part: by kind, such as heads, or by name; and what to say of those that did not.
 
-A site is of the kind "heads"; "hidden", the residual width, which layers of several blocks write;
-or "ffn", the inner channels of one block.
+A site is of the kind "heads"; "experts", whole ones of a mixture; "hidden", the residual width,
+which layers of several blocks write; or "ffn", the inner channels of one block.
 """
 
 from __future__ import annotations
@@ -14,13 +14,15 @@ from torch import Tensor
 from obc.errors import ObcError, closest
 from obc.tracing.sites import Site, Sites
 
-KINDS = ("ffn", "heads", "hidden")
+KINDS = ("ffn", "heads", "experts", "hidden")
 
 
 def kind_of(site: Site) -> str:
     """The kind of a site."""
     if site.heads:
         return "heads"
+    if site.picked:
+        return "experts"
     writers = {m.layer.rpartition(".")[0] for m in site.members if m.role == "out"}
     # An expansion and the depthwise layer behind it are two, and still inside one block.
     return "hidden" if len(writers) > 2 else "ffn"

@@ -81,8 +81,8 @@ def prepare(
         step: p, the share of all channels that one step removes.
         pace: what `step` is a share of: "channels", or "cost" in the target's unit; an attention
             head holds as much as a hundred channels beside it.
-        sites: which sites lose channels: kinds ("ffn", "heads", "hidden", the residual width) or
-            patterns of site names; all of them if there are none.
+        sites: which sites lose channels: kinds ("ffn", "heads", "experts", "hidden", the residual
+            width) or patterns of site names; all of them if there are none.
         uniform: give all sites of a kind one width, as plain configurations of other libraries
             want it; the plan may then be further below the target than 0.5%, and says so.
         rows: N, the batches of one step.

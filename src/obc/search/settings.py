@@ -106,6 +106,7 @@ class Settings:
             raise ObcError(f"max_ratio is a share from 0 to 1, not {share!r}")
         if isinstance(count, bool) or not isinstance(count, int) or count < 1:
             raise ObcError(f"min_channels is a whole number from 1, not {count!r}")
+        count = max(count, site.picked)
         return min(site.size, max(count, site.size - math.floor(site.size * share + 1e-9)))
 
     def described(self) -> dict[str, str | int | float | bool | None]:

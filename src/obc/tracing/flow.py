@@ -25,7 +25,7 @@ from torch.utils._pytree import tree_leaves
 
 from obc.running.forward import closed, forward, outputs
 from obc.running.modules import ModuleStack, named_tensors
-from obc.tracing.ledger import Ledger, Place
+from obc.tracing.ledger import Ledger, Pick, Place
 
 if TYPE_CHECKING:  # the rules are written in terms of this module
     from obc.tracing.rules.registry import Operator
@@ -45,12 +45,14 @@ class Tracked:
     """What is known of a tensor: its labels, and what went into it.
 
     `origin` is "weight" if parameters did and no data, "buffer" if buffers alone did; `step` is
-    the number of the step that made it.
+    the number of the step that made it; `pick` is set if its values are numbers of channels that
+    were picked.
     """
 
     labels: tuple[Tensor, ...] = ()
     origin: str = "data"
     step: int = -1
+    pick: Pick | None = None
 
     @property
     def weight(self) -> bool:
@@ -88,6 +90,7 @@ class Call:
     out: Any
     place: Place
     origin: str
+    pick: Pick | None = None
 
     @property
     def ledger(self) -> Ledger:
@@ -118,21 +121,6 @@ def labelled_dims(leaves: Iterable[Leaf]) -> list[tuple[Leaf, int, Tensor, int]]
                 dims.append((leaf, dim, ids, start))
                 start += len(ids)
     return dims
-
-
-def any_between(flags: Tensor, starts: list[int], sizes: list[int]) -> list[bool]:
-    """Whether any flag is set in each of many ranges.
-
-    >>> any_between(torch.tensor([False, True, False]), [0, 2], [2, 1])
-    [True, False]
-    """
-    if not starts:
-        return []
-    sums = torch.zeros(len(flags) + 1, dtype=torch.int32)  # half the memory: there are many
-    torch.cumsum(flags, 0, out=sums[1:])
-    first = torch.tensor(starts, dtype=torch.long)
-    flagged: list[bool] = (sums[first + torch.tensor(sizes)] > sums[first]).tolist()
-    return flagged
 
 
 class Step(NamedTuple):
@@ -300,9 +288,24 @@ class Flow(TorchDispatchMode):
         for i, out in enumerate(outs):
             out_labels = (labels[i] if i < len(labels) else ()) if many else labels
             tracked = Tracked(
-                tuple(compact(ids) for ids in out_labels), call.origin, len(self.steps) - 1
+                tuple(compact(ids) for ids in out_labels),
+                call.origin,
+                len(self.steps) - 1,
+                _numbered(call, out),
             )
             self.set(out, tracked)
+
+
+# What rearranges or converts numbers of channels puts out such numbers again.
+_NUMBERS = {f"aten::{n}" for n in ("view", "_unsafe_view", "sort", "_to_copy", "clone")}
+
+
+def _numbered(call: Call, out: Tensor) -> Pick | None:
+    """The pick whose channels the values of an output number."""
+    if call.pick is not None:
+        return None if out.is_floating_point() else call.pick
+    known = call.of(call["self"]) if call.func._schema.name in _NUMBERS else None
+    return known.pick if known is not None else None
 
 
 def freeze_all(call: Call, text: str) -> None:

@@ -54,6 +54,19 @@ class Choice:
     ruled_out: set[int] = field(default_factory=set)
 
 
+@dataclass(eq=False)
+class Pick:
+    """A place where so many of the channels are picked by value, as a router picks experts.
+
+    `followed` says that what they stand for was found to follow, expert by expert.
+    """
+
+    ids: Tensor
+    count: int
+    place: Place
+    followed: bool = False
+
+
 class Ledger:
     """Ids are issued in the order of the run, so the same run always issues the same ids."""
 
@@ -64,6 +77,7 @@ class Ledger:
         self.choices: list[Choice] = []
         self._cuts: dict[tuple[object, ...], tuple[Tensor, int, set[int], Place]] = {}
         self.statistics: list[tuple[Tensor, Place]] = []  # channels that a mean or so runs over
+        self.picks: list[Pick] = []
         self.roles: dict[str, list[Tensor]] = {"out": [], "in": [], "head": [], "read": []}
 
     def fresh(self, count: int) -> Tensor:
@@ -134,6 +148,17 @@ class Ledger:
             self.choose(place, "cut at positions that do not follow", ids, options, cut=True)
         self._cuts.clear()
 
+    def pick(self, ids: Tensor, count: int, place: Place) -> Pick:
+        """So many of these are picked here; they stay unless what they number follows them."""
+        self.picks.append(Pick(ids.reshape(-1), count, place))
+        return self.picks[-1]
+
+    def settle_picks(self) -> None:
+        """Freeze what was picked for other ends than to choose among experts."""
+        for pick in self.picks:
+            if not pick.followed:
+                self.freeze(pick.ids, "the order of channels matters", pick.place)
+
     def mark(self, role: str, ids: Tensor) -> None:
         """Remember what part these ids played."""
         self.roles[role].append(ids.reshape(-1))
@@ -150,6 +175,21 @@ def flat(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
     a, b = a.reshape(-1), b.reshape(-1)
     fixed = torch.minimum(a, b) < 0
     return a, b, fixed if fixed.any() else None
+
+
+def any_between(flags: Tensor, starts: list[int], sizes: list[int]) -> list[bool]:
+    """Whether any flag is set in each of many ranges.
+
+    >>> any_between(torch.tensor([False, True, False]), [0, 2], [2, 1])
+    [True, False]
+    """
+    if not starts:
+        return []
+    sums = torch.zeros(len(flags) + 1, dtype=torch.int32)  # half the memory: there are many
+    torch.cumsum(flags, 0, out=sums[1:])
+    first = torch.tensor(starts, dtype=torch.long)
+    flagged: list[bool] = (sums[first + torch.tensor(sizes)] > sums[first]).tolist()
+    return flagged
 
 
 def slabs(ids: Tensor, axis: int) -> tuple[Pairs, ...]:

@@ -79,7 +79,13 @@ class Masked(Flow):
             if channels is not None:
                 per_group = args["C"] // args["group"]
                 args["C"], args["group"] = len(channels), len((channels // per_group).unique())
-        return call.func(**args)
+        made = call.func(**args)
+        if call.pick is None:
+            return made
+        # Numbers of channels among the kept ones, as they are among all.
+        values, numbers = made
+        dim = call["dim"] % call["self"].ndim
+        return values, self._kept(call.labels("self"))[dim].to(numbers.device)[numbers]
 
     def _kept(self, labels: Sequence[Tensor]) -> dict[int, Tensor]:
         """Which indices of which dimension are left: removed ids always fill whole slices."""

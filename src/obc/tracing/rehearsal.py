@@ -117,6 +117,6 @@ def _shares(sites: list[Site]) -> dict[str, list[int]]:
     units = {}
     for number, site in enumerate(sites):
         share = 0.35 + 0.5 * (number * 0.618 % 1)  # steps of the golden ratio never repeat
-        count = min(max(round(site.size * share), 1), site.size - 1)
+        count = min(max(round(site.size * share), 1, site.picked), site.size - 1)
         units[site.name] = sorted(draw.sample(range(site.size), count))
     return units

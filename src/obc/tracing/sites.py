@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from obc.errors import ObcError, closest
 from obc.running.modules import check_model
-from obc.tracing.flow import Flow, Leaf, any_between, labelled_dims
-from obc.tracing.ledger import Place
+from obc.tracing.flow import Flow, Leaf, labelled_dims
+from obc.tracing.ledger import Place, any_between
 from obc.tracing.solve import Classes
 from obc.tracing.wiring import Wiring, wire
 
@@ -44,6 +44,7 @@ class Site:
     `buffers` are sliced along but are worth nothing; `attributes` are numbers that the user's
     modules keep of these channels, such as "blocks.0.attn.num_heads". `statistics` are places
     where a mean, a norm or a softmax runs over these channels: after a cut, over the kept ones.
+    `picked` is how many of them, experts of a mixture, a router picks: at least as many stay.
     """
 
     name: str
@@ -53,6 +54,7 @@ class Site:
     heads: bool = False
     attributes: tuple[str, ...] = ()
     statistics: tuple[str, ...] = ()
+    picked: int = 0
 
 
 @dataclass(frozen=True)
@@ -161,6 +163,7 @@ def build(
     free = (classes.why < 0) & has["out"] & (has["in"] | has["read"])
     read = free | (classes.why >= 0)
     sites, lone = _group(dims, classes, free, has["head"], flow.ledger.statistics)
+    sites = [_with_picks(site, flow, classes) for site in sites]
     frozen = _frozen(dims, classes, lone, read)
     sites = _distinct(sites, names)
     return Sites(sites, frozen, untouched, shapes_of(model), example, wire(flow))
@@ -283,6 +286,18 @@ def _site(
     ]
     name = next((m.layer or m.param for m in members if m.role == "out"), members[0].name)
     return Site(name, size, tuple(members), tuple(buffers), heads, statistics=statistics)
+
+
+def _with_picks(site: Site, flow: Flow, classes: Classes) -> Site:
+    """A site of experts with the number of them that are picked."""
+    leaves = {leaf.name: leaf for leaf in flow.leaves.values()} if flow.ledger.picks else {}
+    counts = [0]
+    for pick in flow.ledger.picks:
+        first = site.members[0]
+        ids = leaves[first.name].dims[first.dim]
+        if ids is not None and classes.of[ids[first.index[0, 0]]] in classes.of[pick.ids]:
+            counts.append(pick.count)
+    return replace(site, picked=max(counts))
 
 
 def _distinct(sites: list[Site], names: Mapping[_Key, str] | None) -> list[Site]:

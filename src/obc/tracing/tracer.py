@@ -96,6 +96,7 @@ class Tracing:
             self._follow_training(before)
         ledger = self.flow.ledger
         ledger.settle_cuts()
+        ledger.settle_picks()
         base = base_classes(ledger)
         untouched = self._untouched()
         stay = list(self._untouched_stay(untouched))

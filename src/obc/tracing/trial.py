@@ -21,8 +21,8 @@ from obc.running.difference import NothingToCompare, difference
 from obc.running.forward import outputs
 from obc.running.snapshot import Snapshot
 from obc.tracing.attributes import candidates
-from obc.tracing.flow import Flow, ModuleCall, any_between, labelled_dims, user_line
-from obc.tracing.ledger import Place, Reason
+from obc.tracing.flow import Flow, ModuleCall, labelled_dims, user_line
+from obc.tracing.ledger import Place, Reason, any_between
 from obc.tracing.masked import Masked
 from obc.tracing.narrow import Units, narrow, take
 from obc.tracing.repeats import attribute_kinds, pass_by, repeats
@@ -91,7 +91,7 @@ class Trial:
         if failure is None and tight:
             failure = self._attempt(_thinned(tight), tight, self._compute, full)
         if failure is None and self._cut_beside_fixed():
-            one = {s.name: [s.size // 2] for s in sites}
+            one = {s.name: list(range(s.picked)) or [s.size // 2] for s in sites}
             failure = self._attempt(one, sites, self._compute, full)
         return failure
 
@@ -267,7 +267,7 @@ def _thinned(sites: list[Site]) -> dict[str, list[int]]:
     return {
         s.name: [c for c in range(s.size) if c % 3 != 1]
         if s.size < 10
-        else [c * (s.size - 1) // 6 for c in range(7)]
+        else [c * (s.size - 1) // (n - 1) for n in (max(7, s.picked),) for c in range(n)]
         for s in sites
     }
 

@@ -149,8 +149,9 @@ def linear(call: Call) -> Labels:
 def grouped_product(call: Call) -> Labels:
     """Rows of `self` [rows, k] by the matrices [experts, k, m], each a share of the rows.
 
-    Which rows go to which expert is an index, so experts stay; all have the same channels. The
-    kernel wants rows of whole 16 bytes, so channels go by eight, enough for every type.
+    Which rows go to which expert is an index: where `offs` counts what a router picked, experts go
+    with the router's channels, and stay otherwise. All have the same inner channels. The kernel
+    wants rows of whole 16 bytes, so these go by eight, enough for every type.
     """
     x, weight = call["self"], call["mat2"]
     known = call.of(weight) or Tracked()
@@ -158,7 +159,9 @@ def grouped_product(call: Call) -> Labels:
         freeze_all(call, "a grouped product of another form")
         return ()
     for ids in known.labels:
-        if ids.shape[0] > 1:
+        if ids.shape[0] > 1 and _follows(call, ids):
+            call.ledger.mark("in", ids)
+        elif ids.shape[0] > 1:
             call.ledger.freeze(ids, "experts are picked by index", call.place)
             if known.weight:
                 call.ledger.mark("out", ids)
@@ -171,6 +174,17 @@ def grouped_product(call: Call) -> Labels:
             call.ledger.freeze(ids, "rows must stay whole multiples of 16 bytes", call.place)
     call.flow.set(first, Tracked(shared, known.origin))
     return tuple(ids.reshape(ids.shape[1:]) for ids in contract(call, x, first))
+
+
+def _follows(call: Call, ids: Tensor) -> bool:
+    """Tie experts to the channels by which a router picks them, if it is known to."""
+    rows = call.labels("offs")
+    pick = next((p for p in call.ledger.picks if any(r is p.ids for r in rows)), None)
+    if pick is None or ids.numel() != len(pick.ids):
+        return False
+    call.ledger.tie(ids.reshape(-1), pick.ids, call.place)
+    pick.followed = True
+    return True
 
 
 @rule("mv", "addmv", "dot", "vdot")

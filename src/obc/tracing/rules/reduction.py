@@ -65,14 +65,39 @@ def weight_norm(call: Call) -> list[Labels]:
     return [combine(call, [(v, call.of(v)), (g, call.of(g))], v.ndim)]
 
 
-@rule("cumsum", "cumprod", "sort", "topk", "argsort")
+@rule("topk", mixes=True)
+def largest(call: Call) -> list[Labels]:
+    """Which channels are largest is a matter of values; their numbers may pick experts."""
+    x = call["self"]
+    dim, labels = call["dim"] % x.ndim, []
+    for ids in call.labels("self"):
+        if varying(ids) == [dim]:
+            call.pick = call.ledger.pick(ids, call["k"], call.place)
+        elif dim in varying(ids):
+            call.ledger.freeze(ids, "the order of channels matters", call.place)
+        else:
+            labels.append(ids)
+    return [tuple(labels)] * 2
+
+
+@rule("histc")
+def histogram(call: Call) -> Labels:
+    """How often each channel was picked."""
+    known = call.of(call["self"])
+    pick = known.pick if known is not None else None
+    return (pick.ids,) if pick is not None and len(pick.ids) == call["bins"] else ()
+
+
+@rule("cumsum", "cumprod", "sort", "argsort")
 def ordered(call: Call) -> Any:
     """The order along a dimension matters, so channels along it stay."""
     x = call["self"]
     dim = (call["dim"] if call["dim"] is not None else -1) % x.ndim
     labels = []
     for ids in call.labels("self"):
-        if ids.shape[dim] > 1:
+        if any(ids is pick.ids for pick in call.ledger.picks):
+            labels.append(ids)  # where the rows of each expert begin: none are those of one gone
+        elif ids.shape[dim] > 1:
             call.ledger.freeze(ids, "the order of channels matters", call.place)
         else:
             labels.append(ids)
