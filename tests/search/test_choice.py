@@ -61,9 +61,7 @@ def test_the_residual_width_stays_unless_asked_for(llama: Any, sites: Any) -> No
 
 
 def test_names_that_fit_no_site(llama: Any) -> None:
-    with pytest.raises(
-        ObcError, match=r"sites: no site named 'fnn'.*kinds are ffn, heads"
-    ):
+    with pytest.raises(ObcError, match=r"sites: no site named 'fnn'.*kinds are ffn, heads"):
         plan(llama, sites="fnn")
     net = nn.Sequential(nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 2))
     with pytest.raises(ObcError, match="the model has none of heads"):

@@ -13,17 +13,21 @@ import torch
 from torch import nn
 
 from obc.cli.measure import Measured
-from obc.criteria.score import score
+from obc.criteria.criterion import make
+from obc.criteria.reduce import reduce
+from obc.criteria.score import Scorer
 from obc.files.reference import reference
 from obc.plans.plan import Plan
 from obc.reporting import fill
 from obc.reporting.record import Figure, Record
+from obc.search.choice import chosen
 from obc.tasks.evaluation import Evaluation
 from obc.tasks.task import Task
 from obc.tracing.sites import Sites
 from obc.tracing.tracer import trace
 
 _HEAT_ROWS = 10
+_DRAWN_ROWS = 8  # of text a row takes seconds, and a picture of the scores needs no more
 
 
 def begin(title: str, model: nn.Module, task: Task, seed: int) -> Record:
@@ -102,13 +106,19 @@ def add_pruning(
     record.widths = fill.widths(sites, plans)
     record.steps = fill.steps(last, {n: m.evaluation for n, m in measured.items()})
     seed, rows = record.seed or 0, int(last.settings.get("rows") or 1)
+    rows = rows if batch_size > 1 else min(rows, _DRAWN_ROWS)
+    asked = str(last.settings.get("sites", ""))
+    open_to = chosen(sites, asked.split(", ") if asked else ())
+    names = [site.name for site in sites if site.name in open_to]
     assert last.before is not None and last.after is not None
     # Where a score is divided by cost, no one score parts what goes from what stays.
     by_score = last.settings.get("rank", "score") == "score"
     share = 1 - last.after.channels / last.before.channels if by_score else None
     for name in criteria:
         batches = _first(task, batch_size, rows, seed)
-        saliency = score(model, sites, batches, task.loss, name, **_block(last, name))
+        criterion = make(name, **_block(last, name))
+        totals = Scorer(model, sites, task.loss, criterion, names=names).totals(batches)
+        saliency = {site: reduce(totals[site], "sum", "none") for site in names}
         finite = {site: values[values.isfinite()] for site, values in saliency.items()}
         record.scores.append(fill.scores(name, finite, share))
     layer = _middle(sites)
