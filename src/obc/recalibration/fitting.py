@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -48,6 +48,7 @@ class Fitting:
     ) -> None:
         self.reader, self.alignment = reader, alignment
         form = reader.form
+        self.kind = torch.promote_types(weight.dtype, torch.float32)  # what products are taken in
         # Apple's devices have no float64.
         self.device = torch.device("cpu") if weight.device.type == "mps" else weight.device
         sizes = (form.groups, form.outputs, form.inputs)
@@ -78,23 +79,25 @@ class Fitting:
         index = pair.portion.draw(form.positions, form.inputs, seed)
         held = pair.portion.held(index, form.positions)
         step = max(1, _CHUNK // (self.fit.u.numel() + self.fit.r.numel()))
+        weight, shift = self.matrix.mT.to(self.kind), self.shift.unsqueeze(1).to(self.kind)
         for moments, chosen in ((self.fit, index[~held]), (self.held, index[held])):
             for part in chosen.split(step) if len(chosen) else ():
                 t = self._outputs(form, pair.whole.output, part, self.alignment.columns)
-                u = self._double(
+                u = (
                     narrow.rows(part.to(narrow.input.device))
                     if narrow is not None
                     else self.alignment.rows(form, part.to(form.input.device))
-                )
+                ).to(self.device, self.kind)
                 if gap is not None:
                     t = t + gap(part)
-                moments.add(u, t - u @ self.matrix.mT - self.shift.unsqueeze(1), t)
+                moments.add(u, torch.baddbmm(t - shift, u, weight, alpha=-1), t)
 
     def _outputs(self, form: Form, output: Tensor | None, index: Tensor, columns: Tensor) -> Tensor:
         """An output at these positions and channels, [groups, rows, outputs]."""
         assert output is not None
         rows = form.taken(output, index.to(output.device))[:, columns.to(output.device)]
-        return self._double(rows).view(len(index), *self.shift.shape).transpose(0, 1)
+        rows = rows.to(self.device, self.kind)
+        return rows.view(len(index), *self.shift.shape).transpose(0, 1)
 
     def _gap(self, pair: Pair, form: Form, narrow: Form) -> Callable[[Tensor], Tensor] | None:
         """(σ/γ)(s_original − s_pruned) at given positions, s what the output is added to."""
@@ -103,7 +106,7 @@ class Fitting:
             return None
         channels = torch.arange(self.shift.numel())
         reaches = self.scale.abs() > _SMALL * self.scale.abs().max()
-        factor = torch.where(reaches, 1 / self.scale, 0.0).unsqueeze(1)
+        factor = torch.where(reaches, 1 / self.scale, 0.0).unsqueeze(1).to(self.kind)
 
         def gap(index: Tensor) -> Tensor:
             s = self._outputs(form, whole, index, self.alignment.columns)
@@ -111,7 +114,9 @@ class Fitting:
 
         return gap
 
-    def solve(self, group: Group, measure: bool = False) -> tuple[Change | None, Fit]:
+    def solve(
+        self, group: Group, ridges: Sequence[float], measure: bool = False
+    ) -> tuple[Change | None, Fit]:
         """The change that does best on held-out rows, if any does, and the account of it.
 
         With `measure`, a batch norm takes its statistics anew even if its own error grows: a fit
@@ -130,7 +135,7 @@ class Fitting:
         if self.reader.statistics is not None:
             change, ridge, after = self._measured(fit, held, measure)
         else:
-            change, ridge, after = choose(fit, held, self.intercept, self.scale)
+            change, ridge, after = choose(fit, held, self.intercept, self.scale, ridges)
         note = f"only {rows} rows for {width} inputs" if rows < 2 * width else ""
         if change is None:
             note = "no fit does better on held-out rows" + (f"; {note}" if note else "")

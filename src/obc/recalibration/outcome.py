@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
 from obc.recalibration.rows import Portion
 from obc.running.forward import outputs
@@ -16,15 +17,29 @@ from obc.running.processes import Group
 _ROWS = 2048  # of one output of one batch
 
 
-def held_outputs(result: Any, portion: Portion) -> list[Tensor]:
-    """The held-out rows of what a network returned, each [rows, width]."""
+def held_batch(batch: Any, portion: Portion) -> Any:
+    """The held-out samples of a batch alone: what runs over the samples, by its length."""
+    held = portion.held(torch.arange(portion.samples), portion.samples)
+
+    def part(x: Any) -> Any:
+        along = isinstance(x, Tensor) and x.ndim > 0 and len(x) == portion.samples
+        return x[held.to(x.device)] if along else x
+
+    return tree_map(part, batch)
+
+
+def held_outputs(result: Any, portion: Portion, alone: bool = False) -> list[Tensor]:
+    """The held-out rows of what a network returned, each [rows, width].
+
+    `alone` tells that it ran on nothing else, as `held_batch` has it.
+    """
     rows = []
     for tensor in outputs(result):
         if not tensor.is_floating_point() or not tensor.ndim or not tensor.numel():
             continue
         positions = prod(tensor.shape[:-1]) if tensor.ndim > 1 else len(tensor)
         index = torch.arange(positions)
-        index = index[portion.held(index, positions)]
+        index = index if alone else index[portion.held(index, positions)]
         index = index[:: len(index) // _ROWS + 1].to(tensor.device)
         rows.append(tensor.reshape(positions, -1)[index])
     return rows

@@ -18,9 +18,11 @@ from obc.recalibration.fitting import Fitting, Pair, name_of
 from obc.recalibration.lockstep import Call, Run, Stop, Watch, running, twin
 from obc.recalibration.operators import Key
 from obc.recalibration.origins import Origins
-from obc.recalibration.outcome import Outcome, held_outputs
+from obc.recalibration.outcome import Outcome, held_batch, held_outputs
 from obc.recalibration.recording import Reader, Recording
-from obc.recalibration.rows import Portion, portions, quarter
+from obc.recalibration.regression import RIDGES, SAFE
+from obc.recalibration.rows import Portion, enough_to_try, portions
+from obc.running.difference import difference
 from obc.running.forward import evaluating
 from obc.running.modules import named_tensors
 from obc.running.processes import Group
@@ -64,14 +66,14 @@ class Procedure:
         values: Written = []
         with self._aside():
             with self._group.together("recalibration"):
-                whole = self._recorded(self._original)
-                part = self._recorded(self._pruned)
+                whole, _ = self._recorded(self._original)
+                part, outputs = self._recorded(self._pruned)
                 self._layers, self._alone = self._matched(whole, part)
                 self._shortcuts = {
                     network: {key: r.shortcut for key, r in record.readers.items() if r.shortcut}
                     for network, record in (("original", whole), ("pruned", part))
                 }
-                self._naive = {p.number: self._outputs(p) for p in self._mine}
+                self._naive = self._outputs(held_outputs(outputs, self._portions[0]))
             for account in self._attempts(source, residual):
                 if best is None or account.after < best.after:
                     best, values = account, self._draft.written()
@@ -97,16 +99,37 @@ class Procedure:
             torch.backends.mha.set_fastpath_enabled(False)
             yield
 
-    def _recorded(self, model: nn.Module) -> Recording:
+    def _recorded(self, model: nn.Module) -> tuple[Recording, Any]:
+        """A run on the first batch, and what it put out."""
         recording = Recording(model)
         with recording:
-            self._call(model, self._batches[0])
+            outputs = self._call(model, self._batches[0])
         recording.finish()
-        return recording
+        return recording, outputs
 
-    def _outputs(self, portion: Portion) -> list[Tensor]:
-        """The held-out outputs of the pruned model as it is."""
-        return held_outputs(self._call(self._pruned, self._batches[portion.number]), portion)
+    def _outputs(self, first: list[Tensor]) -> dict[int, list[Tensor]]:
+        """The held-out outputs of the pruned model as it is, `first` those of the first batch."""
+        alone = self._separable(first)
+        return {p.number: self._held(p, alone) for p in self._mine if not alone or p.holds_any}
+
+    def _separable(self, first: list[Tensor]) -> bool:
+        """Whether held-out samples put out the same without the others, by the first batch.
+
+        A model may know the size of its batches, or compute across them.
+        """
+        portion = self._portions[0]
+        if not portion.holds_samples or not portion.holds_any:
+            return False
+        try:
+            difference(first, self._held(portion, alone=True))
+        except Exception:
+            return False
+        return True
+
+    def _held(self, portion: Portion, alone: bool) -> list[Tensor]:
+        batch = self._batches[portion.number]
+        batch = held_batch(batch, portion) if alone else batch
+        return held_outputs(self._call(self._pruned, batch), portion, alone)
 
     def _matched(self, whole: Recording, part: Recording) -> tuple[list[Layer], list[Fit]]:
         """The weights that can be fitted, and those that are left alone."""
@@ -167,7 +190,7 @@ class Procedure:
             for layer in self._layers
             if layer.reader.statistics is None or id(layer.reader.statistics.mean) not in behind
         ]
-        first = quarter(self._portions)
+        first = enough_to_try(self._portions)
         if len(wishes) > 1 and first:
             wishes = [self._tried(layers, [p for p in self._mine if p.number < first])]
         for wish in wishes:
@@ -178,7 +201,7 @@ class Procedure:
         """Whether residual sums do better as targets, by some of the batches alone."""
         errors = []
         for wish in (True, False):
-            errors.append(self._front_to_back(layers, mine, wish)[2])
+            errors.append(self._front_to_back(layers, mine, wish, SAFE)[2])
             self._draft.take_back()
         return errors[0] <= errors[1]
 
@@ -194,12 +217,20 @@ class Procedure:
         layers: Sequence[Layer],
         mine: Sequence[Portion],
         residual: bool,
+        ridges: Sequence[float] = RIDGES,
         measure: bool = False,
     ) -> tuple[list[Fit], float, float]:
         """Fit these weights in order, each on what the ones before it now lead to.
 
-        `mine` are the batches that this process runs; returned are the fits, and the errors of the
-        outputs before and after.
+        Args:
+            layers: The weights.
+            mine: The batches that this process runs.
+            residual: Whether residual sums are targets.
+            ridges: What ρ is chosen from.
+            measure: Whether norms take their statistics anew in any case.
+
+        Returns:
+            The fits, and the errors of the outputs before and after.
         """
         keys = {layer.reader.key: layer.number for layer in layers}
         wholes = [self._started(self._original, p, keys, "original") for p in mine]
@@ -214,11 +245,11 @@ class Procedure:
                         if stops[0] is not None:
                             pair = Pair(portion, stops[0], stops[1])
                             fitting.gather(pair, self._seed + layer.number, residual)
-                fits.append(self._solved(layer, fitting, parts, measure))
+                fits.append(self._solved(layer, fitting, parts, ridges, measure))
             with self._group.together("recalibration"):
                 for portion, whole, part in zip(mine, wholes, parts, strict=True):
                     original = held_outputs(whole.finish(), portion)
-                    before.add(self._naive[portion.number], original)
+                    before.add(self._naive.get(portion.number, ()), original)
                     after.add(held_outputs(part.finish(), portion), original)
         return fits, before.error(self._group), after.error(self._group)
 
@@ -245,9 +276,10 @@ class Procedure:
         layer: Layer,
         fitting: Fitting,
         runs: Sequence[Run] = (),
+        ridges: Sequence[float] = RIDGES,
         measure: bool = False,
     ) -> Fit:
-        change, fit = fitting.solve(self._group, measure)
+        change, fit = fitting.solve(self._group, ridges, measure)
         if change is not None:
             fitting.write(change, layer.weight, layer.bias, self._draft.write)
             for run in runs:

@@ -20,7 +20,8 @@ from torch import Tensor
 
 from obc.running.processes import Group
 
-RIDGES = (1e-6, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
+RIDGES = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
+SAFE = (1e-2,)  # hardly behind the best, however few rows there are
 
 
 @dataclass
@@ -49,15 +50,26 @@ class Moments:
         return cls(*(torch.zeros(s, dtype=torch.float64, device=device) for s in shapes))
 
     def add(self, u: Tensor, r: Tensor, t: Tensor) -> None:
-        """Take rows in."""
+        """Take rows in, of float32 or float64.
+
+        Products are taken of v = u − c, c the mean of these rows, so that float32 is enough for
+        covariances however far the mean is from zero: Σuuᵀ = Σvvᵀ + c(Σu)ᵀ + (Σv)cᵀ.
+        """
+        exact = torch.float64
+        mean = u.mean(1, keepdim=True)
+        v = u - mean
+        c, sum_v, sum_r = mean.to(exact), v.sum(1, True, dtype=exact), r.sum(1, True, dtype=exact)
+        sum_u = sum_v + u.shape[1] * c
         self.count += u.shape[1]
-        self.u += u.sum(1)
-        self.r += r.sum(1)
-        self.uu.baddbmm_(u.mT, u)
-        self.ru.baddbmm_(r.mT, u)
-        self.rr += r.square().sum(1)
-        self.t += t.sum(1)
-        self.tt += t.square().sum(1)
+        self.u += sum_u.squeeze(1)
+        self.r += sum_r.squeeze(1)
+        self.uu += v.mT @ v
+        self.uu.baddbmm_(torch.cat([c, sum_v], 1).mT, torch.cat([sum_u, c], 1))
+        self.ru += r.mT @ v
+        self.ru.baddbmm_(sum_r.mT, c)
+        self.rr += r.square().sum(1, dtype=exact)
+        self.t += t.sum(1, dtype=exact)
+        self.tt += t.square().sum(1, dtype=exact)
 
     def over(self, group: Group) -> Moments:
         """The sums over all processes."""
@@ -119,7 +131,7 @@ def solve(moments: Moments, ridge: float, intercept: bool) -> Change | None:
 
 
 def choose(
-    fit: Moments, held: Moments, intercept: bool, scale: Tensor, ridges: Sequence[float] = RIDGES
+    fit: Moments, held: Moments, intercept: bool, scale: Tensor, ridges: Sequence[float]
 ) -> tuple[Change | None, float | None, float]:
     """The change with the lowest held-out error, its ridge, and that error.
 

@@ -34,9 +34,19 @@ class Portion:
         generator = torch.Generator().manual_seed(seed * 1_000_003 + self.number)
         return torch.randperm(positions, generator=generator)[:share].sort().values
 
+    @property
+    def holds_samples(self) -> bool:
+        """Whether whole samples are held out, since there are enough of them."""
+        return self.total >= _FEW
+
+    @property
+    def holds_any(self) -> bool:
+        """Whether any sample of this batch is held out."""
+        return bool(self.held(torch.arange(self.samples), self.samples).any())
+
     def held(self, index: Tensor, positions: int) -> Tensor:
-        """Whether each of these positions is held out: whole samples, if there are enough."""
-        if self.total >= _FEW:
+        """Whether each of these positions is held out."""
+        if self.holds_samples:
             return (self.before + index * self.samples // positions) % HELD == HELD - 1
         if positions >= HELD * self.samples:
             return index * self.samples * HELD // positions % HELD == HELD - 1
@@ -50,10 +60,10 @@ def portions(batches: Sequence[Any]) -> list[Portion]:
     return [Portion(i, size, sum(sizes[:i]), total) for i, size in enumerate(sizes)]
 
 
-def quarter(shares: Sequence[Portion]) -> int:
-    """How many batches hold a quarter of the samples; 0 if so few cannot show anything."""
+def enough_to_try(shares: Sequence[Portion]) -> int:
+    """How many batches hold an eighth of the samples; 0 if so few cannot show anything."""
     for portion in shares:
-        if portion.before >= max(2 * _FEW, portion.total / 4):
+        if portion.before >= max(2 * _FEW, portion.total / 8):
             return portion.number
     return 0
 
