@@ -14,7 +14,9 @@ from torch.nn import functional
 
 import obc
 from obc.models.resnet import ResNet
+from obc.recalibration import procedure
 from obc.recalibration.fitting import Fitting
+from obc.recalibration.parking import Parking
 from tests.recalibration.dense import best
 from tests.reference import relative_error
 from tests.untouched import untouched
@@ -281,9 +283,41 @@ def test_bfloat16_and_autocast() -> None:
             output: Tensor = model(batch)
             return output
 
+    rows = [f.rows for f in obc.recalibrate(copy.deepcopy(small), net, x.split(32)).fits]
     account = obc.recalibrate(small, net, x.split(32), call=call)
     assert sum(f.kept for f in account.fits) > 6
+    assert [f.rows for f in account.fits] == rows, "not all batches were seen"
     assert error(small, torch.float32) < 0.7 * error(naive, torch.float32)
+
+
+def test_activations_that_are_moved_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a device that they would fill: the same bit for bit, and empty while they wait."""
+    net = small_resnet()
+    first = cut(net, torch.zeros(1, 1, 8, 8))
+    second, x = copy.deepcopy(first), vectors(64, 1, 8, 8)
+
+    def call(model: nn.Module, batch: Tensor) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            output: Tensor = model(batch)
+            return output
+
+    for how in (None, call):
+        obc.recalibrate(first, net, x.split(16), residual=True, call=how)
+        moved = []
+
+        def park(self: Parking, real: Any = Parking.park, moved: list[int] = moved) -> None:
+            real(self)
+            moved.append(sum(values.nbytes() for _, values in self._away))
+            assert all(storage.nbytes() == 0 for storage, _ in self._away)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(procedure, "crowded", lambda device: True)
+            patch.setattr(procedure, "can_fill", lambda model: True)
+            patch.setattr(Parking, "park", park)
+            obc.recalibrate(second, net, x.split(16), residual=True, call=how)
+        assert max(moved) >= 2 * 16 * 6 * 64, "nothing was moved"
+        same = zip(first.state_dict().values(), second.state_dict().values(), strict=True)
+        assert all(torch.equal(a, b) for a, b in same)
 
 
 def test_inputs_of_the_original() -> None:

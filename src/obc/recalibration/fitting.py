@@ -125,10 +125,11 @@ class Fitting:
         """
         fit, held = self.fit.over(group), self.held.over(group)
         name, width, rows = name_of(self.reader), self.reader.form.inputs, int(fit.count)
-        if not rows or not int(held.count):
+        if not rows or int(held.count) < 2:
             return None, Fit(name, width, rows, note="too few rows to hold any out")
         weights = self.scale.square()
-        spread = float((held.spread * weights).sum().clamp(min=1e-300))
+        # Outputs that hardly vary are measured by their size.
+        spread = float(torch.maximum(held.spread, _EXACT * held.tt).mul(weights).sum()) or 1.0
         before = float((held.rr * weights).sum()) / spread
         if before < _EXACT:
             return None, Fit(name, width, rows, before, before, note="already exact")

@@ -19,7 +19,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from obc.recalibration.operators import Key, Use
+from obc.recalibration.operators import Key, Parameters, Use
+from obc.recalibration.parking import Parking
 from obc.recalibration.recording import Counting, Moment
 
 Call = Callable[[nn.Module, Any], Any]
@@ -60,12 +61,23 @@ class Run:
 
     def advance(self) -> None:
         """Go on to the next weight, or to the end."""
+        self.fetch()
         self.begun, self.stop = True, None
         self._go.put(True)
         there = self._there.get()
         if isinstance(there, BaseException):
             raise there
         self.stop = there
+
+    def park(self) -> None:
+        """Move what the run holds off its device, if it keeps track of that."""
+        if self._watch.parking is not None:
+            self._watch.parking.park()
+
+    def fetch(self) -> None:
+        """Bring back what `park` moved away."""
+        if self._watch.parking is not None:
+            self._watch.parking.fetch()
 
     def finish(self) -> Any:
         """Go on to the end; returns what the network put out, and keeps nothing of it."""
@@ -102,19 +114,21 @@ class Watch(Counting):
     """Pauses a run at the given weights, with what was added to their outputs a moment before.
 
     With `after`, a run pauses when the operator has run, else just before, so that a new weight
-    is used at once.
+    is used at once. With `parking`, what the run holds can be moved away while it waits.
     """
 
     pause: Callable[[Stop], None]
 
     def __init__(
         self,
-        model: nn.Module,
+        parameters: Parameters,
         keys: Collection[Key],
         shortcuts: Mapping[Key, Moment],
         after: bool,
+        parking: Parking | None = None,
     ) -> None:
-        super().__init__(model)
+        super().__init__(parameters)
+        self.parking = parking
         self._keys, self._after = keys, after
         self._moments: dict[Moment, list[Key]] = {}
         for key, moment in shortcuts.items():
@@ -123,22 +137,23 @@ class Watch(Counting):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        use, key = self.count(func, args, kwargs)
-        waits = use is not None and key in self._keys
+        waits = {k: u for k, u in self.count(func, args, kwargs).items() if k in self._keys}
         moment = self.moment
-        if waits and not self._after:
+        for key, use in waits.items() if not self._after else ():
             self._stop(key, use, None)
         output = func(*args, **kwargs)
-        if waits and self._after:
-            self._stop(key, use, output)
+        if self.parking is not None:
+            self.parking.note(output)
+        first = output[0] if isinstance(output, (tuple, list)) else output
+        for key, use in waits.items() if self._after else ():
+            self._stop(key, use, use.made(first))
         self.casts(func, args, output)
         for later in self._moments.get(moment, ()):
-            self._held[later] = output[0] if isinstance(output, (tuple, list)) else output
+            self._held[later] = first
         return output
 
-    def _stop(self, key: Any, use: Any, output: Any) -> None:
-        first = output[0] if isinstance(output, (tuple, list)) else output
-        self.pause(Stop(key, use, first, self._held.pop(key, None)))
+    def _stop(self, key: Key, use: Use, output: Tensor | None) -> None:
+        self.pause(Stop(key, use, output, self._held.pop(key, None)))
 
 
 def twin(model: nn.Module) -> nn.Module:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -60,12 +60,18 @@ class Use:
     """A parameter at work as a weight: the operands, and the form that they make.
 
     `index` is that of a slice of the parameter, as of one expert's weight among all, or -1.
+    `rows` are those of the output that it makes, from and to, if others make the rest.
     """
 
     weight: Operand
     bias: Operand | None
     index: int
     form: Callable[[], Form]
+    rows: tuple[int, int] | None = None
+
+    def made(self, output: Tensor) -> Tensor:
+        """Its part of the operator's output."""
+        return output if self.rows is None else output[slice(*self.rows)]
 
 
 class Parameters:
@@ -93,10 +99,13 @@ class Parameters:
         if known is not None and copy.stride() == known.parameter.stride() and copy is not source:
             self._at[_memory(copy)] = [(known.name, copy)]
 
-    def use(self, func: Any, args: Sequence[Any]) -> Use | None:
-        """The use of a weight that an operator makes, if it does."""
+    def uses(self, func: Any, args: Sequence[Any]) -> list[Use]:
+        """The uses of weights that an operator makes."""
+        if func.overloadpacket is aten._grouped_mm:
+            return _one_by_one(self, args)
         recognise = _OPERATORS.get(func.overloadpacket)
-        return recognise(self, args) if recognise is not None else None
+        use = recognise(self, args) if recognise is not None else None
+        return [use] if use is not None else []
 
 
 def _memory(tensor: Tensor) -> int:
@@ -127,6 +136,22 @@ def _product(parameters: Parameters, args: Sequence[Any], bias: Any = None) -> U
 
 def _sum_product(parameters: Parameters, args: Sequence[Any]) -> Use | None:
     return _product(parameters, args[1:], args[0])
+
+
+def _one_by_one(parameters: Parameters, args: Sequence[Any]) -> list[Use]:
+    """The weights of a stack, such as experts', each with the rows that are sorted to it."""
+    input, weight, ends = args[:3]
+    known = parameters.of(weight)
+    if known is None or weight.ndim != 3 or input.ndim != 2 or ends is None:
+        return []
+    uses, begin = [], 0
+    for matrix, end in zip(weight, ends.tolist(), strict=True):
+        form = partial(Product.of, input[begin:end], matrix, False)
+        use = _found(parameters, matrix, None, form)
+        if use is not None:
+            uses.append(replace(use, rows=(begin, end)))
+        begin = end
+    return uses
 
 
 def _convolution(parameters: Parameters, args: Sequence[Any]) -> Use | None:

@@ -16,9 +16,10 @@ from obc.recalibration.alignment import Alignment, align
 from obc.recalibration.draft import Draft, Written, commit
 from obc.recalibration.fitting import Fitting, Pair, name_of
 from obc.recalibration.lockstep import Call, Run, Stop, Watch, running, twin
-from obc.recalibration.operators import Key
+from obc.recalibration.operators import Key, Parameters
 from obc.recalibration.origins import Origins
 from obc.recalibration.outcome import Outcome, held_batch, held_outputs
+from obc.recalibration.parking import Parking, can_fill, crowded
 from obc.recalibration.recording import Reader, Recording
 from obc.recalibration.regression import RIDGES, SAFE
 from obc.recalibration.rows import Portion, enough_to_try, portions
@@ -27,6 +28,7 @@ from obc.running.forward import evaluating
 from obc.running.modules import named_tensors
 from obc.running.processes import Group
 from obc.running.snapshot import unchanged
+from obc.tracing.attention import multihead_attention
 
 
 @dataclass(frozen=True)
@@ -97,6 +99,10 @@ class Procedure:
             stack.callback(torch.backends.mha.set_fastpath_enabled, fast)
             stack.callback(self._draft.take_back)
             torch.backends.mha.set_fastpath_enabled(False)
+            for name, module in self._pruned.named_modules():
+                # Once cut, it computes in another order: the original is to compute in the same.
+                if isinstance(module, nn.MultiheadAttention) and "forward" in vars(module):
+                    multihead_attention(self._original.get_submodule(name), {})
             yield
 
     def _recorded(self, model: nn.Module) -> tuple[Recording, Any]:
@@ -232,7 +238,7 @@ class Procedure:
         Returns:
             The fits, and the errors of the outputs before and after.
         """
-        keys = {layer.reader.key: layer.number for layer in layers}
+        keys = self._begin(layers)
         wholes = [self._started(self._original, p, keys, "original") for p in mine]
         parts = [self._started(self._pruned, p, keys, "pruned") for p in mine]
         fits, before, after = [], Outcome(), Outcome()
@@ -245,6 +251,9 @@ class Procedure:
                         if stops[0] is not None:
                             pair = Pair(portion, stops[0], stops[1])
                             fitting.gather(pair, self._seed + layer.number, residual)
+                        if crowded(layer.weight.device):
+                            whole.park()
+                            part.park()
                 fits.append(self._solved(layer, fitting, parts, ridges, measure))
             with self._group.together("recalibration"):
                 for portion, whole, part in zip(mine, wholes, parts, strict=True):
@@ -256,7 +265,7 @@ class Procedure:
     def _streamed(self, layers: Sequence[Layer]) -> list[Fit]:
         """Fit these weights on what the original network reads, batch after batch."""
         fittings = {layer.reader.key: self._fitting(layer) for layer in layers}
-        keys = {layer.reader.key: layer.number for layer in layers}
+        keys = self._begin(layers)
         with self._group.together("recalibration"):
             for portion in self._mine:
                 run = self._started(self._original, portion, keys, "original")
@@ -287,10 +296,21 @@ class Procedure:
                     _renew(run.stop, layer)
         return fit
 
+    def _begin(self, layers: Sequence[Layer]) -> dict[Key, int]:
+        """Where runs are to stop.
+
+        Those of one network know the same tensors, since autocast's copies serve all of them.
+        """
+        networks = {"original": self._original, "pruned": self._pruned}
+        self._known = {name: Parameters(model) for name, model in networks.items()}
+        return {layer.reader.key: layer.number for layer in layers}
+
     def _started(
         self, model: nn.Module, portion: Portion, keys: dict[Key, int], network: str
     ) -> Run:
-        watch = Watch(model, keys, self._shortcuts[network], network == "original")
+        known, shortcuts = self._known[network], self._shortcuts[network]
+        parking = Parking(model, known) if can_fill(model) else None
+        watch = Watch(known, keys, shortcuts, network == "original", parking)
         place = (network, portion.number)
         if place not in self._twins:
             self._twins[place] = twin(model)
@@ -303,7 +323,10 @@ class Procedure:
             run.advance()
         while run.stop is not None and keys[run.stop.key] < layer.number:
             run.advance()
-        return run.stop if run.stop is not None and run.stop.key == layer.reader.key else None
+        if run.stop is None or run.stop.key != layer.reader.key:
+            return None
+        run.fetch()
+        return run.stop
 
 
 def _renew(stop: Stop, layer: Layer) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -83,9 +84,9 @@ class Reader:
 class Counting(TorchDispatchMode):
     """Follows a run: which weight is used now, and how many operators ran since the last one."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, parameters: Parameters) -> None:
         super().__init__()
-        self.parameters = Parameters(model)
+        self.parameters = parameters
         self._uses: Counter[tuple[str, int]] = Counter()
         self.moment: Moment = (None, 0)
 
@@ -93,17 +94,17 @@ class Counting(TorchDispatchMode):
     def _should_skip_dynamo(cls) -> bool:
         return False
 
-    def count(self, func: Any, args: Any, kwargs: Any) -> tuple[Use | None, Key | None]:
-        """Note an operator that is about to run."""
-        use = None if kwargs else self.parameters.use(func, args)
-        if use is None:
-            self.moment = (self.moment[0], self.moment[1] + 1)
-            return None, None
-        slot = (use.weight.name, use.index)
-        key = (*slot, self._uses[slot])
-        self._uses[slot] += 1
-        self.moment = (key, 0)
-        return use, key
+    def count(self, func: Any, args: Any, kwargs: Any) -> dict[Key, Use]:
+        """Note an operator that is about to run, and the uses of weights that it makes."""
+        uses: dict[Key, Use] = {}
+        self.moment = (self.moment[0], self.moment[1] + 1)
+        for use in () if kwargs else self.parameters.uses(func, args):
+            slot = (use.weight.name, use.index)
+            key = (*slot, self._uses[slot])
+            self._uses[slot] += 1
+            self.moment = (key, 0)
+            uses[key] = use
+        return uses
 
     def casts(self, func: Any, args: Any, output: Any) -> None:
         """Note an operator that has run."""
@@ -115,7 +116,7 @@ class Recording(Counting):
     """Writes down a run of the network inside `with`."""
 
     def __init__(self, model: nn.Module) -> None:
-        super().__init__(model)
+        super().__init__(Parameters(model))
         self._node_of = WeakTensorKeyDictionary()
         self._buffers = WeakTensorKeyDictionary(dict.fromkeys(model.buffers()))
         self.nodes: list[Node] = []
@@ -124,13 +125,13 @@ class Recording(Counting):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        use, key = self.count(func, args, kwargs)
+        uses = self.count(func, args, kwargs)
         tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
         reads = tuple(self._node_of.get(t, -1) for t in tensors)
         for number in reads:
             if number >= 0:
                 self.nodes[number].readers += 1
-        node = Node(func.overloadpacket, self.moment, reads, key)
+        node = Node(func.overloadpacket, self.moment, reads, next(iter(uses), None))
         if func.overloadpacket in BATCH_NORMS and self._has_statistics(args):
             node.norm = BatchNorm(args[1], args[2], args[3], args[4], args[-1])
         node.adds = (
@@ -140,14 +141,13 @@ class Recording(Counting):
             and tensors[0].shape == tensors[1].shape
         )
         self._routing(node)
-        if use is not None and key is not None:
+        for key, use in uses.items():
             form = replace(use.form(), input=torch.empty(0))  # nothing is kept alive by it
-            self.readers[key] = Reader(
-                key, use.weight, use.bias, form, node.norm, routed=node.picked
-            )
+            routed = node.picked or use.rows is not None
+            self.readers[key] = Reader(key, use.weight, use.bias, form, node.norm, routed=routed)
         output = func(*args, **kwargs)
         self.casts(func, args, output)
-        self._other_uses(func, tensors, use, output)
+        self._other_uses(func, tensors, uses.values(), output)
         self.nodes.append(node)
         for tensor in tree_leaves(output):
             if isinstance(tensor, Tensor):
@@ -158,12 +158,14 @@ class Recording(Counting):
         """Whether a batch norm goes by a buffer of the model; an instance norm makes copies."""
         return args[3] is not None and args[3] in self._buffers and args[5] is not True
 
-    def _other_uses(self, func: Any, tensors: list[Tensor], use: Use | None, output: Any) -> None:
+    def _other_uses(
+        self, func: Any, tensors: list[Tensor], uses: Iterable[Use], output: Any
+    ) -> None:
         """Note parameters that work here otherwise than as a weight or a bias."""
+        operands = [operand for use in uses for operand in (use.weight, use.bias)]
+        names = {operand.name for operand in operands if operand is not None}
         known = [o for t in tensors if (o := self.parameters.of(t)) is not None]
-        if use is not None:
-            names = {use.weight.name, use.bias.name if use.bias is not None else ""}
-            known = [o for o in known if o.name not in names]
+        known = [o for o in known if o.name not in names]
         results = [t for t in tree_leaves(output) if isinstance(t, Tensor)]
         if any(self.parameters.of(t) is not None for t in results):
             return  # a view of a parameter, or a copy in another type
