@@ -5,15 +5,17 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import nn
 
 import obc
 from obc.models.yolov7 import YOLOv7, yolov7, yolov7_tiny
 from obc.models.yolov7_layers import Implicit, RepConv
-from obc.models.yolov7_weights import load_published, published_names
+from obc.models.yolov7_weights import load_published, published_names, read_published
 from tests.sensitive import sensitive
 
 BUILD = [yolov7, yolov7_tiny]
@@ -126,6 +128,35 @@ def test_published_weights_load_all_or_nothing() -> None:
     load_published(model, {**state, "model.105.anchor_grid": torch.zeros(3)})
     x = torch.rand(1, 3, 64, 64).double()
     assert all(torch.equal(a, b) for a, b in zip(model(x), source(x), strict=True))
+
+
+def test_published_files_are_read_without_running_code(tmp_path: Path) -> None:
+    model, source = small(yolov7_tiny).float(), small(yolov7_tiny, seed=1).float()
+    names = published_names(source)
+    state = {names[k]: v for k, v in source.state_dict().items()}
+    save_file(state, tmp_path / "a.safetensors")
+    torch.save(state, tmp_path / "b.pt")
+    torch.save({"model": state, "epoch": 3}, tmp_path / "c.pt")
+    for file in ("a.safetensors", "b.pt", "c.pt"):
+        load_published(model, read_published(tmp_path / file))
+        ours, theirs = model.state_dict(), source.state_dict()
+        assert all(torch.equal(v, theirs[k]) for k, v in ours.items())
+    torch.save({"model": source}, tmp_path / "module.pt")
+    with pytest.raises(obc.ObcError, match="holds more than tensors, and reading it would run"):
+        read_published(tmp_path / "module.pt")
+    torch.save([1, 2], tmp_path / "list.pt")
+    with pytest.raises(obc.ObcError, match="is no state dict"):
+        read_published(tmp_path / "list.pt")
+    with pytest.raises(obc.ObcError, match="cannot be read"):
+        read_published(tmp_path / "none.pt")
+
+
+def test_weights_of_another_number_of_classes() -> None:
+    model, source = yolov7_tiny(3, width=0.125), yolov7_tiny(80, width=0.125)
+    names = published_names(source)
+    state = {names[k]: v for k, v in source.state_dict().items()}
+    with pytest.raises(obc.ObcError, match=r"build the network with the number of classes"):
+        load_published(model, state)
 
 
 @pytest.mark.parametrize("build", BUILD)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from obc.reporting.record import (
+    Box,
     Curve,
     Environment,
     Epoch,
@@ -15,12 +16,21 @@ from obc.reporting.record import (
     Point,
     Recalibrated,
     Record,
+    Scene,
     Scores,
     Step,
     Tuning,
     Widths,
 )
 
+# A grey JPEG of eight by eight pixels.
+PIXEL = (
+    "/9j/4AAQSkZJRgABAQAAAQABAAD/2wBDABALDA4MChAODQ4SERATGCgaGBYWGDEjJR0oOjM9PDkzODdASFxOQERXRTc4"
+    "UG1RV19iZ2hnPk1xeXBkeFxlZ2P/wAALCAAIAAgBAREA/8QAHwAAAQUBAQEBAQEAAAAAAAAAAAECAwQFBgcICQoL/8QA"
+    "tRAAAgEDAwIEAwUFBAQAAAF9AQIDAAQRBRIhMUEGE1FhByJxFDKBkaEII0KxwRVS0fAkM2JyggkKFhcYGRolJicoKSo0"
+    "NTY3ODk6Q0RFRkdISUpTVFVWV1hZWmNkZWZnaGlqc3R1dnd4eXqDhIWGh4iJipKTlJWWl5iZmqKjpKWmp6ipqrKztLW2"
+    "t7i5usLDxMXGx8jJytLT1NXW19jZ2uHi4+Tl5ufo6erx8vP09fb3+Pn6/9oACAEBAAA/AI6//9k="
+)
 SITES = {"conv1": 16, "layer1.0.conv1": 16, "layer2.0.downsample.0": 32}
 
 
@@ -135,6 +145,18 @@ def full(word: str = "{}") -> Record:
                 seconds=by / 10,
             )
             for name, by in (("jacobian", 2.0), ("taylor", 4.0), ("random", 12.0))
+        ],
+        scenes=[
+            Scene(
+                image=PIXEL,
+                width=8,
+                height=8,
+                classes=[say("cell")],
+                found={
+                    say("before"): [Box(x=1.0, y=2.0, width=3.0, height=4.0, score=0.5, label=0)],
+                    say("cut"): [Box(x=1.0, y=2.0, width=3.0, height=4.0, score=0.5, label=0)],
+                },
+            )
         ],
         latency=[
             Latency(

@@ -17,8 +17,8 @@ pytestmark = pytest.mark.skipif(
 )
 LONG = "a_layer_with_a_name_that_no_phone_is_wide_enough_for_{}"
 KINDS = {
-    "summary", "warnings", "latency", "widths", "errors", "tuning", "steps", "scores", "comparison",
-    "times", "heat", "command", "environment",
+    "summary", "warnings", "latency", "scene", "widths", "errors", "tuning", "steps", "scores",
+    "comparison", "times", "heat", "command", "environment",
 }  # fmt: skip
 
 

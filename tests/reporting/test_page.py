@@ -22,6 +22,7 @@ PARTS = {
     "figures": ("summary", ""),
     "warnings": ("warnings", "Warnings"),
     "latency": ("latency", "Models"),
+    "scenes": ("scene", "What is found"),
     "widths": ("widths", "Widths"),
     "recalibration": ("errors", "Recalibration"),
     "tuning": ("tuning", "Tuning"),
@@ -101,7 +102,7 @@ def test_the_page_asks_for_nothing_from_elsewhere() -> None:
     text = page(full())
     found = Markup(text)
     asked = [v for n, v in found.attributes if n in ("src", "href", "xlink:href", "action")]
-    assert asked and all(v.startswith("data:image/png;base64,") for v in asked)
+    assert asked and all(re.match(r"data:image/(png|jpeg);base64,", v) for v in asked)
     assert not re.search(r"url\((?!#)|@import|https?:", text)
     assert "default-src 'none'" in text
 

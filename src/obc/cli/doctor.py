@@ -17,13 +17,15 @@ PARTS = (
     ("transformers", "hf: models", "pip install 'obc[hf]'"),
     ("torchvision", "torchvision: models", "pip install 'obc[vision]'"),
     ("timm", "timm: models", "pip install 'obc[vision]'"),
-    ("ultralytics", "ultralytics: models (AGPL)", "pip install ultralytics"),
+    ("ultralytics", "ultralytics: models (AGPL)", "pip install 'obc[ultralytics]'"),
+    ("pycocotools", "mAP of detectors", "pip install 'obc[detection]'"),
+    ("yaml", "yolo: data", "pip install 'obc[detection]'"),
     ("sklearn", "the digits of obc demo", "pip install 'obc[demo]'"),
     ("onnx", "export to ONNX", "pip install 'obc[onnx]'"),
     ("onnxscript", "export to ONNX", "pip install 'obc[onnx]'"),
     ("onnxruntime", "running ONNX files", "pip install 'obc[onnx]'"),
 )
-DISTRIBUTIONS = {"sklearn": "scikit-learn"}  # where it is not the package's name
+DISTRIBUTIONS = {"sklearn": "scikit-learn", "yaml": "PyYAML"}  # where it is not the package's name
 UNTRIED = {"ultralytics"}  # AGPL, and writes settings as it is imported: only its version is read
 SAME_INDEX = "pip install torchvision --index-url https://download.pytorch.org/whl/cpu"
 

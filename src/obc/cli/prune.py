@@ -41,6 +41,7 @@ from obc.planning.estimate import estimate_search
 from obc.planning.planner import as_printed, by_blocks
 from obc.planning.quality import Quality
 from obc.reporting import fill
+from obc.reporting.scenes import scenes
 from obc.running.runtimes import seconds
 from obc.search.estimate import estimate as run_estimate
 from obc.tasks.language import brief
@@ -205,6 +206,7 @@ def prune(
         stages[-1] = job.save(stages[-1])
         if runtime is not None and not equivalent:
             recording.add_time(record, runtime, seconds([whole, net], job.example, runtime))
+        record.scenes = scenes(purpose, {"before": whole, stages[-1].name: job.model})
         if plan.promise is not None:
             out.say(plan.frontier(), f"promised: {plan.promise}")
             record.frontier = fill.frontier(plan)

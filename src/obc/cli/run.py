@@ -25,6 +25,7 @@ from obc.cli.tune import recipe_and_task
 from obc.disk.claim import claimed
 from obc.errors import ObcError
 from obc.reporting import fill
+from obc.reporting.scenes import scenes
 from obc.tasks.task import Task
 from obc.tuning.recipe import Recipe
 from obc.tuning.sparse import sparsify
@@ -153,6 +154,7 @@ def _run(job: Job, recipe: Recipe, name: str) -> Result:
     way = "EP" if pruning.equivalent else "naive"
     record.tuning.append(fill.tuning(way, tuned, pruning.target))
     rows.append(job.save(job.measure(f"tuned ({way})")))
+    record.scenes = scenes(job.task, {"before": whole, rows[-1].name: job.model})
     plans, criteria = {pruning.target: plan}, [pruning.criterion]
     recording.add_pruning(record, whole, job.task, pruning.batch_size, plans, criteria, measured)
     return job.finish(record, rows)

@@ -65,7 +65,8 @@ def folders(root: Path, size: int) -> tuple[Folder, Folder]:
     return first, rest
 
 
-def _open(file: Path) -> Any:
+def opened(file: Path) -> Any:
+    """An image in colour, as PIL has it."""
     from PIL import Image
 
     try:
@@ -75,7 +76,7 @@ def _open(file: Path) -> Any:
 
 
 def middle(file: Path, size: int) -> Tensor:
-    image = _open(file)
+    image = opened(file)
     scale = size * 256 / 224 / min(image.size)
     width, height = (max(size, round(side * scale)) for side in image.size)
     left, top = (width - size) // 2, (height - size) // 2
@@ -84,7 +85,7 @@ def middle(file: Path, size: int) -> Tensor:
 
 
 def crop(file: Path, draw: list[float], size: int) -> Tensor:
-    image = _open(file)
+    image = opened(file)
     area = image.width * image.height * (AREA[0] + draw[0] * (AREA[1] - AREA[0]))
     ratio = math.exp(math.log(RATIO[0]) + draw[1] * math.log(RATIO[1] / RATIO[0]))
     # Clamped rather than drawn again, so that each image takes the same number of draws.

@@ -31,3 +31,8 @@ def refer(model: nn.Module, name: str | None) -> nn.Module:
     if name is not None:
         setattr(model, _ATTRIBUTE, name)
     return model
+
+
+def forget(model: nn.Module) -> None:
+    """Leave no name on a model, for files that are read where there is no obc."""
+    model.__dict__.pop(_ATTRIBUTE, None)

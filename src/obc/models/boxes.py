@@ -18,6 +18,16 @@ def centred(corners: Tensor) -> Tensor:
     return torch.cat([(low + high) / 2, high - low], dim=-1)
 
 
+def cornered(boxes: Tensor) -> Tensor:
+    """Boxes given by centre, width and height as two corners (x1, y1, x2, y2).
+
+    >>> cornered(torch.tensor([[4.0, 3.0, 4.0, 2.0]]))
+    tensor([[2., 2., 6., 4.]])
+    """
+    centre, half = boxes[..., :2], boxes[..., 2:] / 2
+    return torch.cat([centre - half, centre + half], dim=-1)
+
+
 def overlap(a: Tensor, b: Tensor) -> Tensor:
     """Intersection over union of boxes, broadcast."""
     low = torch.maximum(a[..., :2] - a[..., 2:] / 2, b[..., :2] - b[..., 2:] / 2)

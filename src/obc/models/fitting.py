@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 from obc.models.resolver import OWN, options_of
 
+_LIBRARIES = ("torchvision", "timm", "hf", "ultralytics")
+
 
 def fitted(name: str, shape: Sequence[int], classes: int) -> str:
     """Add what the name leaves open; what it says stays. Files of yours are left alone.
@@ -24,6 +26,6 @@ def fitted(name: str, shape: Sequence[int], classes: int) -> str:
         options["in_channels"] = shape[0]
         if "image" in inspect.signature(OWN[plain]).parameters:
             options["image"] = shape[-1]
-    elif plain.partition(":")[0] not in ("torchvision", "timm", "hf"):
+    elif plain.partition(":")[0] not in _LIBRARIES or plain.endswith(".pt"):
         return name
     return name + "".join(f",{k}={v}" for k, v in options.items() if k not in given)

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -48,8 +48,9 @@ def resolve(
 
     The name is one of ours (`resnet20`, `vit_small` …: those of `obc.models`), or
     `torchvision:resnet50`, `timm:convnext_tiny`, `hf:google/vit-base-patch16-224` (a hub name or
-    a folder), or `path/to/file.py:factory`. `pretrained` loads the library's own weights, never
-    from pickled files. A name may bring options: "resnet20,width=8".
+    a folder), `ultralytics:yolo11n` (a configuration, or a checkpoint of yours), or
+    `path/to/file.py:factory`. `pretrained` loads the library's own weights, never from pickled
+    files, but for ultralytics, which has no others. A name may bring options: "resnet20,width=8".
 
     >>> resolve("resnet20", num_classes=7).fc.out_features
     7
@@ -72,7 +73,7 @@ def resolve(
         return _build(f"{path}:{factory}", from_file(path, factory), options)
     raise ObcError(
         f"'{name}' names no model; names are {', '.join(OWN)}, torchvision:…, timm:…, hf:…, "
-        "path/to/file.py:factory"
+        "ultralytics:…, path/to/file.py:factory"
     )
 
 
@@ -102,8 +103,10 @@ def _value(text: str) -> Any:
 
 def _own(name: str, pretrained: bool, options: dict[str, Any]) -> nn.Module:
     if name not in OWN:
-        known = f"; there are {', '.join(OWN)}, and torchvision:…, timm:…, hf:…, file.py:factory"
-        raise ObcError(f"no model named '{name}'{closest(name, OWN)}{known}")
+        raise ObcError(
+            f"no model named '{name}'{closest(name, OWN)}; there are {', '.join(OWN)}, and "
+            "torchvision:…, timm:…, hf:…, ultralytics:…, file.py:factory"
+        )
     _no_weights(name, pretrained)
     if name == "vit_small" and "num_classes" in options:
         options["classes"] = options.pop("num_classes")
@@ -151,6 +154,34 @@ def _hugging_face(name: str, pretrained: bool, options: dict[str, Any]) -> nn.Mo
         return trained
 
     return _build(f"hf:{name}", build, options)
+
+
+def _ultralytics(name: str, pretrained: bool, options: dict[str, Any]) -> nn.Module:
+    """A model by its YAML file, or a checkpoint, read by the list of classes that ultralytics has.
+
+    The library is under the AGPL, and is imported only here.
+    """
+    if name.endswith(".pt") and not Path(name).is_file():
+        raise ObcError(f"no file {name}")
+    yolo = library("ultralytics", "ultralytics").YOLO
+    tasks = library("ultralytics.nn.tasks", "ultralytics")
+
+    def build(num_classes: int | None = None) -> nn.Module:
+        if name.endswith(".pt") or pretrained:
+            if num_classes is not None:
+                raise ObcError("a checkpoint brings its number of classes")
+            file = name if name.endswith(".pt") else f"{name}.pt"
+            content, _ = tasks.torch_safe_load(file, safe_only=True)
+            trained: nn.Module = (content.get("ema") or content["model"]).float()
+            return trained
+        whole = yolo(name if name.endswith((".yaml", ".yml")) else f"{name}.yaml").model
+        if num_classes is None:
+            return cast(nn.Module, whole)
+        fresh = type(whole)(whole.yaml, nc=num_classes, verbose=False)
+        fresh.args, fresh.task = whole.args, whole.task
+        return cast(nn.Module, fresh)
+
+    return _build(f"ultralytics:{name}", build, options)
 
 
 def from_file(file: str, factory: str) -> Callable[..., Any]:
@@ -203,4 +234,9 @@ def _no_weights(name: str, pretrained: bool) -> None:
         raise ObcError(f"'{name}' has no weights of its own: train it, or load a file into it")
 
 
-_LIBRARIES = {"torchvision": _torchvision, "timm": _timm, "hf": _hugging_face}
+_LIBRARIES = {
+    "torchvision": _torchvision,
+    "timm": _timm,
+    "hf": _hugging_face,
+    "ultralytics": _ultralytics,
+}

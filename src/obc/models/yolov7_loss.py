@@ -20,7 +20,7 @@ BALANCE = (4.0, 1.0, 0.4)  # of objectness at strides 8, 16 and 32
 
 @dataclass(frozen=True)
 class Gains:
-    """Weights of the three terms, for 80 classes and 640 pixels; tiny has 0.05, 1.0 and 0.5."""
+    """Weights of the three terms, for 80 classes and 640 pixels."""
 
     box: float = 0.05
     objectness: float = 0.7
@@ -28,6 +28,7 @@ class Gains:
 
 
 GAINS = Gains()
+TINY_GAINS = Gains(objectness=1.0, label=0.5)
 
 
 def yolov7_loss(

@@ -19,8 +19,13 @@ follows from `anchors`, and is left out.
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Mapping
+from pathlib import Path
 
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import Tensor
 
 from obc.errors import ObcError
@@ -38,11 +43,7 @@ def published_names(model: YOLOv7) -> dict[str, str]:
 
 
 def load_published(model: YOLOv7, state: Mapping[str, Tensor]) -> None:
-    """Load a state with published names, such as safetensors' `load_file` gives; all or nothing.
-
-    A published `.pt` is a pickle that runs code when it is read, so it has to be converted where
-    its code lives: `save_file(model.float().state_dict(), "yolov7.safetensors")`.
-    """
+    """Load a state with published names, such as `read_published` gives; all or nothing."""
     names = published_names(model)
     missing = [theirs for theirs in names.values() if theirs not in state]
     if missing:
@@ -58,6 +59,35 @@ def load_published(model: YOLOv7, state: Mapping[str, Tensor]) -> None:
                 "network with the number of classes and the width of the weights"
             )
     model.load_state_dict({ours: state[theirs] for ours, theirs in names.items()})
+
+
+def read_published(path: Path) -> dict[str, Tensor]:
+    """A state with published names from a `.safetensors`, or from a `.pt` without running code.
+
+    Of a `.pt` only tensors in plain containers are read (torch's `weights_only=True`): a state
+    dict, or one under "model" or "state_dict". The file that the authors publish pickles whole
+    modules instead, which would run their code; it is refused, and has to be converted where that
+    code lives: `save_file(model.float().state_dict(), "yolov7.safetensors")`.
+    """
+    try:
+        if path.suffix == ".safetensors":
+            return load_file(path)
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError:
+        raise ObcError(
+            f"{path} holds more than tensors, and reading it would run code; convert it where it "
+            "was made: save_file(model.float().state_dict(), 'yolov7.safetensors')"
+        ) from None
+    except (OSError, RuntimeError, EOFError, SafetensorError) as error:
+        raise ObcError(f"{path} cannot be read: {str(error).splitlines()[0]}") from None
+    for name in ("model", "state_dict"):
+        if isinstance(content, Mapping) and isinstance(content.get(name), Mapping):
+            content = content[name]
+    if not isinstance(content, Mapping) or not all(
+        isinstance(value, Tensor) for value in content.values()
+    ):
+        raise ObcError(f"{path} is no state dict: it must hold tensors by name")
+    return {str(name): value.float() for name, value in content.items()}
 
 
 def _published(model: YOLOv7, name: str) -> str:

@@ -228,6 +228,33 @@ class Latency(_Part):
     quality: float | None = Field(default=None, validation_alias=_QUALITY)
 
 
+class Box(_Part):
+    """A box that a detector found: its corner and sides in pixels, score and label."""
+
+    x: float
+    y: float
+    width: float = Field(gt=0)
+    height: float = Field(gt=0)
+    score: Share
+    label: Count
+
+
+class Scene(_Part):
+    """One image, a JPEG in base64, and what each of several models found on it, by their names."""
+
+    image: str = Field(pattern=r"^[A-Za-z0-9+/]+={0,2}$")
+    width: int = Field(gt=0)
+    height: int = Field(gt=0)
+    classes: list[str]
+    found: dict[str, list[Box]]
+
+    @model_validator(mode="after")
+    def _labelled(self) -> Scene:
+        if any(box.label >= len(self.classes) for boxes in self.found.values() for box in boxes):
+            raise ValueError("a box has a label beyond the classes")
+        return self
+
+
 class Record(BaseModel):
     """All that is known of a run; only the title and the command must be there.
 
@@ -269,6 +296,7 @@ class Record(BaseModel):
     comparison: list[Curve] = []
     frontier: list[Judged] = []
     latency: list[Latency] = []
+    scenes: list[Scene] = []
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
         """Write `record.json` in a folder, aside first; the folder is made if it is not there."""

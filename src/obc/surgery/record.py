@@ -19,3 +19,8 @@ def remember(model: nn.Module, plan: Plan) -> None:
     """Add a plan that has just been applied; one that removes nothing leaves no trace."""
     if any(len(site.kept) < site.size for site in plan.sites.values()):
         setattr(model, _ATTRIBUTE, (*applied(model), plan))
+
+
+def forget(model: nn.Module) -> None:
+    """Leave no plan on a model, for files that are read where there is no obc."""
+    model.__dict__.pop(_ATTRIBUTE, None)

@@ -9,6 +9,7 @@ from obc.data import NAMES, load
 from obc.errors import ObcError
 from obc.models.resolver import from_file, options_of
 from obc.tasks.classification import Classification
+from obc.tasks.detection import from_coco, from_voc, from_yolo
 from obc.tasks.evaluate import is_task
 from obc.tasks.language import from_text
 from obc.tasks.task import Task
@@ -17,7 +18,12 @@ _SIZE = re.compile(r",size=(\d+)$")
 
 # What begins with one of these names makes this kind of task: the rest of the name, and the name of
 # the model it is for, of which a language model's task takes the tokenizer.
-KINDS: Mapping[str, Callable[[str, str | None], Task]] = {"text": from_text}
+KINDS: Mapping[str, Callable[[str, str | None], Task]] = {
+    "text": from_text,
+    "voc": from_voc,
+    "coco": from_coco,
+    "yolo": from_yolo,
+}
 
 
 def resolve(name: str, model: str | None = None) -> Task:
@@ -25,6 +31,8 @@ def resolve(name: str, model: str | None = None) -> Task:
 
     "digits", "cifar10:data/cifar10" and "folder:photos,size=96" are classifications;
     "text:tale.txt,length=2048" is the next token of a text, for the tokenizer of `model`;
+    "voc:FOLDER", "coco:FILE.json" and "yolo:FILE.yaml" are detections, with ",size=256x320" where
+    images are not to be 640 pixels square;
     "path/to/file.py:make" calls `make`, which returns a task.
 
     >>> task = resolve("digits")

@@ -36,7 +36,7 @@ from obc.running.processes import Group
 from obc.tasks.evaluation import Evaluation, Metric
 
 Split = Literal["test", "search", "promise"]
-_HALVES: dict[str, int | None] = {"test": None, "search": 0, "promise": 1}
+HALVES: dict[str, int | None] = {"test": None, "search": 0, "promise": 1}
 _LABELS = ("labels", "label", "targets", "target")
 
 
@@ -165,7 +165,7 @@ class Task:
         alone, the outcome of each sample is kept.
         """
         rank, world = (group.rank, group.count) if group is not None else (0, 1)
-        batches = self._source("test").test(rank=rank, world=world, half=_HALVES[split])
+        batches = self._source("test").test(rank=rank, world=world, half=HALVES[split])
         device = device_of(model)
         rows: list[Tensor] = []
         totals = torch.zeros((), dtype=torch.float64, device=device)
