@@ -326,3 +326,14 @@ def test_a_layer_with_one_input_left_has_plain_strides(layout: torch.memory_form
     for _ in range(3):
         net(torch.randn(16, 3, 16, 16).to(memory_format=layout)).square().mean().backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in net.parameters())
+
+
+def test_a_kernel_of_one_pixel_has_plain_strides() -> None:
+    """Those of a 1×1 convolution pass for both layouts, and corrupt memory in the same way."""
+    net = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), nn.Conv2d(4, 8, 1, stride=2))
+    sites = obc.trace(net, torch.zeros(1, 3, 8, 8))
+    obc.apply(net, obc.Plan.from_kept(sites, {"0": [0, 2, 3]}), equivalent=True)
+    assert net[2].weight.stride() == torch.empty(8, 3, 1, 1).stride()
+    for _ in range(3):
+        net(torch.randn(8, 3, 8, 8)).square().mean().backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in net.parameters())

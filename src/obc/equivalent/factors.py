@@ -148,9 +148,11 @@ class Factors(nn.Module):
                 mix = mixes[i]
                 x = mix.along(x, 3 if last and mix.dim == 1 else mix.dim)
             x = x.contiguous().permute(0, 3, 1, 2) if last else x.contiguous()
-            # A single input leaves strides that pass for both layouts, and with them oneDNN's
-            # gradient of the weight writes out of bounds: flat and back, they are the plain ones.
-            return x.flatten().view(x.shape) if x.ndim == 4 and x.shape[1] == 1 else x
+            # A single input, or a kernel of one pixel, leaves strides that pass for both layouts,
+            # and with them oneDNN's gradient of the weight writes out of bounds: flat and back,
+            # they are the plain ones.
+            either = x.ndim == 4 and 1 in (x.shape[1], x.shape[2] * x.shape[3])
+            return x.flatten().view(x.shape) if either else x
 
 
 class BiasFactors(nn.Module):
