@@ -20,7 +20,7 @@ from obc.search.way import clock, way_to
 
 _ROWS = 50  # N, if the settings do not say
 _PASSES = 2.1  # a row of products, in forward passes; docs/language.md has the measurement
-_SIDE = 1024  # of the matrices that tell how fast this machine multiplies
+_SIDE = 512  # of the matrices that tell how fast this machine multiplies
 
 
 @dataclass(frozen=True)

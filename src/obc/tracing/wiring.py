@@ -14,7 +14,7 @@ class Wiring:
 
     `users` are the modules that use a parameter; `before` is the layer whose output a norm layer
     alone reads; `source` is the layer whose output a layer alone reads, behind nothing but
-    rectifiers, pooling and reshaping.
+    rectifiers, pooling, reshaping, and factors from elsewhere.
     """
 
     users: dict[str, frozenset[str]] = field(default_factory=dict)
@@ -48,11 +48,21 @@ def _is_layer(step: Step) -> bool:
 
 def _maker(flow: Flow, step: Step, readers: Counter[int], through: bool) -> Step | None:
     """The layer whose output this step reads, if nothing else does."""
-    number = step.reads[0]
+    return _behind(flow, step.reads[0], step, readers, through)
+
+
+def _behind(
+    flow: Flow, number: int, step: Step, readers: Counter[int], through: bool
+) -> Step | None:
+    """The layer that leads to a step by its number, and to nothing else."""
     while number >= 0 and readers[number] == 1:
         made = flow.steps[number]
         if _is_layer(made):
             return made
+        if through and made.place.op == "mul" and len(made.reads) == 2:
+            # Linear in each factor: a gate leaves what the other layer sends on as it is.
+            factors = [_behind(flow, n, step, readers, through) for n in made.reads]
+            return next((layer for layer in factors if layer is not None), None)
         if not made.operator.scales or len(made.reads) != 1 or not (through or _inside(made, step)):
             return None
         number = made.reads[0]
