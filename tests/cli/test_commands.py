@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import obc
-from obc.cli.inputs import model_of
+from obc.cli.inputs import model_of, planned
 from obc.cli.measure import measured
 from obc.equivalent.attach import is_equivalent
 from obc.reporting.record import Record
@@ -64,7 +64,16 @@ def test_the_paper_is_a_flag_away(dense: Path, tmp_path: Path) -> None:
     )
     assert (paper["rank"], paper["criterion.block"]) == ("score", "member")
     assert (default["rank"], default["criterion.block"]) == ("score/cost", "group")
+    assert default["criterion.expected"] is True and "criterion.expected" not in paper
     assert not Record.load(tmp_path / "paper").recalibration
+
+
+def test_what_images_are_planned_with() -> None:
+    task = obc.tasks.Classification([], [])
+    quick, paper = planned(task, "jacobian"), planned(task, "jacobian", paper=True)
+    assert (quick["rows"], quick["step"], quick["expected"]) == (10, 0.01, True)
+    assert (paper["rows"], paper["step"]) == (50, 0.0025) and "expected" not in paper
+    assert planned(task, "taylor") == paper
 
 
 def test_c_and_d_start_where_recalibration_ends(dense: Path, tmp_path: Path) -> None:

@@ -87,9 +87,13 @@ def _fill(model: nn.Module, file: Path) -> None:
         raise ObcError(f"{file} is for another model: {lines[min(1, len(lines) - 1)]}") from None
 
 
-def planned(task: Task, criterion: str, options: Mapping[str, Any]) -> dict[str, Any]:
+def planned(
+    task: Task, criterion: str, options: Mapping[str, Any], paper: bool = False
+) -> dict[str, Any]:
     """What to plan with: the options that are set, and the task's own settings for the others."""
     settings = dict(getattr(task, "planning", Task.planning))
+    if "expected" in settings and (paper or criterion != "jacobian"):
+        settings = dict(Task.planning)  # rows of that criterion alone, and not the paper's
     if criterion != "jacobian":
         settings.pop("block", None)  # of that criterion alone
     return {**settings, **{name: value for name, value in options.items() if value is not None}}

@@ -81,6 +81,13 @@ def check_batches(batches: object) -> None:
         raise ObcError(f"batches are a list or a loader, not {batches!r}")
 
 
+class _Wide(dict[str, Tensor]):
+    """Weights, in double precision only while they are looked at: a copy of all is large."""
+
+    def __getitem__(self, name: str) -> Tensor:
+        return super().__getitem__(name).detach().double()
+
+
 class Scorer:
     """Scores a model and later cuts of it; how each layer is looked at is decided only once.
 
@@ -127,7 +134,7 @@ class Scorer:
         """The scores of every site's members, summed over the batches: [members, size]."""
         totals: dict[str, Tensor] = {}
         if self._gather is None:
-            weights = {n: p.detach().double() for n, p in self.model.named_parameters()}
+            weights = _Wide(self.model.named_parameters())
             for name, parts in self._parts.items():
                 rows = [(p, p.rows(weights), weights[p.members[0].name]) for p in parts]
                 totals[name] = self.criterion.site(rows)
