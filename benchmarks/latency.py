@@ -52,7 +52,8 @@ class Whole:
 def cell(whole: Whole, target: str) -> dict[str, Any]:
     """A plan by the size of weights, and what it comes to, exported anew."""
     start, model = time.process_time(), whole.model
-    plan = obc.plan(model, whole.example, target=target, criterion="l2", rank="score/cost")
+    settings: dict[str, Any] = {"criterion": "l2", "rank": "score/cost", "step": 0.02}
+    plan = obc.plan(model, whole.example, target=target, **settings)
     taken = time.process_time() - start
     cut = obc.apply(copy.deepcopy(model), plan)
     assert plan.before is not None and plan.after is not None
