@@ -134,9 +134,10 @@ class Scorer:
         """The scores of every site's members, summed over the batches: [members, size]."""
         totals: dict[str, Tensor] = {}
         if self._gather is None:
-            weights = _Wide(self.model.named_parameters())
+            plain = dict(self.model.named_parameters())
+            weights = _Wide(plain)
             for name, parts in self._parts.items():
-                rows = [(p, p.rows(weights), weights[p.members[0].name]) for p in parts]
+                rows = [(p, p.rows(weights), plain[p.members[0].name].detach()) for p in parts]
                 totals[name] = self.criterion.site(rows)
             return totals
         layout = relaid(self.model) if self._relay else nullcontext()
