@@ -70,10 +70,10 @@ def test_the_paper_is_a_flag_away(dense: Path, tmp_path: Path) -> None:
 
 def test_what_images_are_planned_with() -> None:
     task = obc.tasks.Classification([], [])
-    quick, paper = planned(task, "jacobian"), planned(task, "jacobian", paper=True)
-    assert (quick["rows"], quick["step"], quick["expected"]) == (10, 0.01, True)
+    quick, paper = planned(task, "jacobian", {}), planned(task, "jacobian", {}, paper=True)
+    assert (quick["rows"], quick["step"], quick["expected"]) == (10, 0.02, True)
     assert (paper["rows"], paper["step"]) == (50, 0.0025) and "expected" not in paper
-    assert planned(task, "taylor") == paper
+    assert planned(task, "taylor", {"rows": None}) == paper
 
 
 def test_c_and_d_start_where_recalibration_ends(dense: Path, tmp_path: Path) -> None:

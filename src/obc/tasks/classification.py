@@ -39,7 +39,7 @@ class Classification(Task):
         Metric("loss", higher=False, digits=4),
     )
     # As good as N = 50 and p = 1/400, for a fraction of the scoring: docs/planning.md.
-    planning: Mapping[str, Any] = {**Task.planning, "rows": 10, "step": 0.01, "expected": True}
+    planning: Mapping[str, Any] = {**Task.planning, "rows": 10, "step": 0.02, "expected": True}
 
     def __init__(self, train: Any = None, test: Any = None, *, name: str = "") -> None:
         super().__init__(train, test, name=name)
