@@ -103,7 +103,7 @@ def prune(
         typer.Option(
             "--recalibrate",
             min=1,
-            help="Samples from which what stays learns to take over; 512, of text 64.",
+            help="Samples from which what stays learns to take over; 512, of text 32.",
         ),
     ] = None,
     no_recalibrate: Annotated[

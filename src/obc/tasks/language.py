@@ -25,7 +25,7 @@ _ROW = 256  # tokens of a row to calibrate and train on
 _TAIL = 10  # one part in so many, from the end of a single text, is kept for evaluation
 _EXAMPLE = 32  # tokens to trace and to count with
 _LENGTH = 2048  # tokens of a window to evaluate on
-_BRIEF = 8192  # tokens, where three models are evaluated one after the other
+_BRIEF = 4096  # tokens, where three models are evaluated one after the other
 _START, _NEW = 8, 32  # tokens to begin with and to generate when decoding is timed
 
 _OPTIONS = {
@@ -64,7 +64,7 @@ class Language(Task):
         Metric("loss", higher=False, digits=4),
     )
     # Scores of 32 rows of 256 tokens rank well, those of six do not; few steps, since each costs
-    # as much as a minute of training. What 2,048 tokens fit does not hold, what 16,384 fit does.
+    # as much as a minute of training. What 2,048 tokens fit does not hold, what 8,192 fit does.
     # Layers of a channel as separate terms rank decoders better than the group as one block.
     planning: Mapping[str, Any] = {
         "rows": 32,
@@ -73,7 +73,7 @@ class Language(Task):
         "pace": "cost",
         "sites": "ffn,heads",
         "batch_size": 1,
-        "samples": 64,
+        "samples": 32,
     }
     residual = False  # measured: worse on decoders, and twice the time to find that out
 
@@ -274,10 +274,10 @@ def from_text(place: str, model: str | None) -> Language:
 
 
 def brief(data: str | None) -> str | None:
-    """The name of a text with some 8,192 tokens to evaluate on, unless it says how many.
+    """The name of a text with some 4,096 tokens to evaluate on, unless it says how many.
 
     >>> brief("text:tale.txt,length=512"), brief("text:tale.txt,windows=9"), brief("digits")
-    ('text:tale.txt,length=512,windows=16', 'text:tale.txt,windows=9', 'digits')
+    ('text:tale.txt,length=512,windows=8', 'text:tale.txt,windows=9', 'digits')
     """
     options = options_of(data)[1] if data is not None else {}
     if data is None or not data.startswith("text:") or "windows" in options:
