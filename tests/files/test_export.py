@@ -182,11 +182,16 @@ class Asks(Net):
         return super().forward(x) if x.sum() > 0 else super().forward(-x)
 
 
-@pytest.mark.parametrize("kind", [Fixed, Asks])
-def test_models_that_cannot_be_exported(kind: type[nn.Module], tmp_path: Path) -> None:
+def test_models_that_cannot_be_exported(tmp_path: Path) -> None:
     with pytest.raises(obc.ObcError, match=r"no \.pt2 of this model: "):
-        obc.export(kind().eval(), torch.randn(2, 3, 6, 6), tmp_path / "model.pt2")
+        obc.export(Asks().eval(), torch.randn(2, 3, 6, 6), tmp_path / "model.pt2")
     assert os.listdir(tmp_path) == []
+
+
+def test_a_batch_in_the_code_is_the_files_batch(tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match="a batch of 2 and no other"):
+        done = obc.export(Fixed().eval(), torch.randn(2, 3, 6, 6), tmp_path / "model.pt2")
+    assert done.batch == 2
 
 
 def test_bad_input(tmp_path: Path) -> None:
@@ -257,3 +262,37 @@ def test_inputs_by_position_and_by_name(tmp_path: Path) -> None:
     found = torch.export.load(tmp_path / "a.pt2").module()(**other)
     expected = tensors(run(model, other))
     assert all(torch.equal(a, b) for a, b in zip(found.values(), expected, strict=True))
+
+
+class Anchored(nn.Module):
+    """Keeps a grid of its first input's shape, as detectors keep their anchors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 8, 3), nn.Conv2d(8, 4, 1)
+        self.grid: Tensor | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.second(torch.relu(self.first(x)))
+        if self.grid is None:
+            self.grid = torch.arange(float(y.numel())).view(y.shape) / 100
+        return y + self.grid
+
+
+@pytest.mark.parametrize("suffix", ["pt2", pytest.param("onnx", marks=needs_onnx)])
+def test_a_model_that_fixes_its_batch_gives_a_file_for_that_batch(
+    tmp_path: Path, suffix: str
+) -> None:
+    model = Anchored().eval()
+    x = torch.randn(2, 3, 6, 6)
+    expected = model(x)
+    path = tmp_path / f"net.{suffix}"
+    with untouched(model), pytest.warns(UserWarning, match="a batch of 2 and no other"):
+        done = obc.export(model, x, path)
+    assert done.batch == 2 and "a batch of 2 and no other" in str(done)
+    read = pt2_outputs if suffix == "pt2" else onnx_outputs
+    assert torch.allclose(read(path, x), expected, atol=1e-5)
+
+
+def test_any_batch_is_what_other_models_get(tmp_path: Path) -> None:
+    assert obc.export(Net(), X, tmp_path / "net.pt2").batch is None

@@ -18,7 +18,10 @@ from tests import vision
 from tests.cases import case
 from tests.files.kept import contents
 from tests.hugging import decoder, import_transformers, tokenizer
+from tests.reference import random_kept
 from tests.sensitive import run, tensors
+from tests.sweep import SWEEP
+from tests.sweep.judge import prepare
 
 pytestmark = pytest.mark.skipif(
     not vision.installed("transformers"), reason="transformers is not installed"
@@ -188,3 +191,34 @@ def test_a_configuration_that_gives_other_outputs_is_not_written(
     with pytest.warns(UserWarning, match="cannot load this model: .* differs"):
         obc.save(cut("llama"), tmp_path)
     assert sorted(os.listdir(tmp_path)) == ["model.safetensors", "plan.json"]
+
+
+def small(name: str) -> tuple[nn.Module, Any]:
+    """A family of the sweep, pruned, and its example."""
+    model, example = prepare(next(f for f in SWEEP if f.name == name))
+    sites = obc.trace(model, example)
+    plan = obc.Plan.from_kept(sites, random_kept(sites))
+    return obc.apply(model, plan, example=example), example
+
+
+def test_a_head_width_that_cannot_be_set_is_left_to_the_configuration(tmp_path: Path) -> None:
+    model, example = small("FalconForCausalLM")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that its widths are none that a configuration can say
+        obc.save(model, tmp_path / "pruned")
+    fresh, _ = prepare(next(f for f in SWEEP if f.name == "FalconForCausalLM"))
+    again = obc.load(fresh, tmp_path / "pruned")
+    with torch.no_grad():
+        pairs = zip(tensors(run(model, example)), tensors(run(again, example)), strict=True)
+        assert all(torch.equal(a, b) for a, b in pairs)
+
+
+def test_experts_whose_kernel_refuses_their_width_are_saved(tmp_path: Path) -> None:
+    model, _ = small("MixtralForCausalLM")
+    for module in model.modules():
+        if hasattr(module, "config"):
+            module.config._experts_implementation = "eager"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        obc.save(model, tmp_path / "pruned")
+    assert (tmp_path / "pruned" / "model.safetensors").exists()

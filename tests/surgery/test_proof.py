@@ -107,3 +107,25 @@ def test_attention_is_compared_as_a_whole() -> None:
     assert kept
     obc.apply(model, obc.Plan.from_kept(sites, kept), example=example)
     assert model.attend.num_heads == 2
+
+
+class Heads(nn.Module):
+    """Attention by torch's fused operator, which puts out a statistic over its heads as well."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.qkv, self.out = nn.Linear(8, 24), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        q, k, v = self.qkv(x).view(*x.shape[:2], 3, -1, 2).permute(2, 0, 3, 1, 4)
+        y = self.out(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+        return y, y.argmax(-1)
+
+
+def test_heads_show_beside_a_statistic_of_another_shape() -> None:
+    model, x = Heads(), torch.rand(2, 5, 8)
+    sites = obc.trace(model, x)
+    assert sites.names == ("qkv",) and sites[0].heads
+    obc.apply(model, obc.Plan.from_kept(sites, {"qkv": [0, 2]}), example=x)
+    assert model.out.in_features == 4

@@ -77,6 +77,30 @@ def test_widths_that_must_be_equal_go_together() -> None:
     assert model.other.out_features == 6
 
 
+def two_readouts(m: nn.Module, x: Tensor) -> Tensor:
+    """Two branches take their width from the trunk, and an unrelated layer has a literal one."""
+    trunk = torch.relu(m.trunk(x))
+    a, b = (layer(x).view(len(x), trunk.shape[1]) for layer in (m.first, m.second))
+    fixed = torch.relu(m.literal(x)).view(len(x), 10)
+    return m.head(trunk) + m.head_a(torch.relu(a)) + m.head_b(torch.relu(b)) + m.last(fixed)
+
+
+def test_three_widths_that_must_be_equal_go_together_beside_a_failure() -> None:
+    torch.manual_seed(0)
+    model = Wrap(
+        two_readouts,
+        **{name: nn.Linear(4, 16) for name in ("trunk", "first", "second")},
+        **{name: nn.Linear(16, 3) for name in ("head", "head_a", "head_b")},
+        literal=nn.Linear(4, 10),
+        last=nn.Linear(10, 3),
+    )
+    sites = obc.trace(model, X)
+    assert [(s.name, s.size) for s in sites] == [("trunk", 16)]
+    assert {m.layer for m in sites[0].members if m.role == "out"} == {"trunk", "first", "second"}
+    assert {f.layer for f in sites.frozen if f.reason != "model output"} == {"literal"}
+    obc.apply(model, obc.Plan.from_kept(sites, {"trunk": range(0, 16, 3)}))
+
+
 def test_unrelated_layers_stay_free_beside_a_failure() -> None:
     model = nn.Sequential(net(FACTORS["product"]), nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
     assert obc.trace(model, X).names == ("0.stem", "0.down", "1")

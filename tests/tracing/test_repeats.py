@@ -82,3 +82,23 @@ def test_the_same_sites_as_with_every_block_tried(case: Case, monkeypatch: pytes
         for mine, other in zip(a.members, b.members, strict=True):
             assert torch.equal(mine.index, other.index)
     assert found.frozen == every.frozen
+
+
+class Ghost(nn.Module):
+    """Half of the channels is made from the other, so that their halves are tied."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv1d(6, 3, 1), nn.Conv1d(3, 3, 3, padding=1, groups=3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.first(x)
+        return x + torch.cat((y, self.second(y)), 1)
+
+
+def test_a_twin_that_ties_the_channels_of_another_trunk_is_not_passed_by():
+    stems = (nn.Conv1d(3, 6, 1), nn.Conv1d(6, 6, 1), nn.Conv1d(6, 2, 1))
+    model = nn.Sequential(stems[0], Ghost(), nn.ReLU(), stems[1], Ghost(), nn.ReLU(), stems[2])
+    sites = obc.trace(model, torch.rand(1, 3, 5))
+    assert [(s.name, s.size) for s in sites] == [("0", 3), ("3", 3)]
+    assert all(f.reason == "model output" for f in sites.frozen)

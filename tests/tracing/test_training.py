@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import obc
+from tests.nets.wrap import Wrap
 from tests.untouched import untouched
 
 X = torch.rand(1, 3, 8, 8)
@@ -92,3 +93,23 @@ def test_a_train_mode_that_fails_says_nothing() -> None:
             return super().forward(x, mask)
 
     assert obc.trace(Wants(), torch.rand(2, 4)).names == ("stem",)
+
+
+class Deep(nn.Module):
+    """A block holds a layer that nothing calls, as DPT's first fusion layer does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.between, self.last = nn.Linear(4, 8), nn.Linear(8, 6), nn.Linear(6, 3)
+        self.block = Wrap(lambda m, x: m.used(x), used=nn.Linear(6, 6), idle=nn.Linear(6, 8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.between(F.relu(self.stem(x)))
+        return self.last(F.relu(self.block(y)))
+
+
+def test_a_layer_that_nothing_calls_holds_what_its_block_could_give_it() -> None:
+    sites = obc.trace(Deep(), torch.rand(2, 4))
+    assert sites.names == ("stem",)  # as wide as the idle layer's output, but elsewhere
+    assert {f.layer for f in sites.frozen} >= {"between", "block.used"}
+    assert sites.untouched == ("block.idle.weight", "block.idle.bias")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
@@ -42,6 +41,7 @@ from obc.planning.planner import as_printed, by_blocks
 from obc.planning.quality import Quality
 from obc.reporting import fill
 from obc.reporting.scenes import scenes
+from obc.running.modules import duplicate
 from obc.running.runtimes import seconds
 from obc.search.estimate import estimate as run_estimate
 from obc.tasks.language import brief
@@ -194,7 +194,7 @@ def prune(
         before = job.measure("before")
         plan = job.plan(batch_size, **settings, **quality)
         out.say(*plan.notes)
-        whole = copy.deepcopy(net)
+        whole = duplicate(net)
         stages = job.cut(
             record,
             plan,

@@ -15,6 +15,7 @@ from obc.criteria.probe import InPlace, Key, Probe, keys_of, positions, streams
 from obc.criteria.single import per_sample, squares
 from obc.criteria.structure import Part
 from obc.errors import ObcError
+from obc.running.randomness import forked
 from obc.running.snapshot import unchanged
 from obc.tracing.sites import Sites
 
@@ -27,8 +28,7 @@ Findings = dict[str, list[str]]
 def scoring(model: nn.Module) -> Iterator[None]:
     """Eval mode, frozen weights, nothing in place; afterwards the model is as it was."""
     flags = [(p, p.requires_grad) for p in model.parameters()]
-    devices = {p.device for p in model.parameters() if p.device.type not in ("cpu", "meta")}
-    with unchanged(model), torch.random.fork_rng(devices=list(devices)), torch.enable_grad():
+    with unchanged(model), forked(model.parameters()), torch.enable_grad():
         try:
             module: Any
             for module in model.modules():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -11,6 +10,7 @@ import torch
 from torch import nn
 
 from obc.running.forward import forward, outputs
+from obc.running.modules import duplicate
 
 
 def may_be_channels_last(model: nn.Module, example: Any) -> bool:
@@ -23,7 +23,7 @@ def may_be_channels_last(model: nn.Module, example: Any) -> bool:
     mixed = sum(p.numel() for p in weights if p.ndim == 4)
     if 2 * mixed <= sum(p.numel() for p in weights) or any(p.device.type != "cpu" for p in weights):
         return False
-    trial = copy.deepcopy(model)
+    trial = duplicate(model)
     channels_last(trial)
     before = outputs(forward(model, example))
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+import warnings
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -38,12 +39,16 @@ class Measured:
 
 @dataclass(frozen=True)
 class Export:
-    """What was written, how far its outputs are from the model's, and what it takes."""
+    """What was written, how far its outputs are from the model's, and what it takes.
+
+    `batch` is the only batch size that the file takes, where the model itself fixes it.
+    """
 
     path: Path
     error: float
     pruned: Measured
     original: Measured | None = None
+    batch: int | None = None
 
     def __str__(self) -> str:
         rows = [("pruned", self.pruned)]
@@ -54,6 +59,8 @@ class Export:
             + ("" if m.seconds is None else f"{m.seconds * 1e3:10.3f} ms")
             for n, m in rows
         ]
+        if self.batch is not None:
+            lines.append(f"for a batch of {self.batch} and no other: the model fixes it")
         return "\n".join([f"{self.path.name}: relative error {self.error:.1e}", *lines])
 
 
@@ -68,8 +75,10 @@ def export(
 
     The batch, the first dimension of the inputs, may have any size; an example of two or more
     rows shows which inputs have a batch. The file is run on fresh inputs in several batch sizes
-    and must put out what the model does; otherwise there is an error and no file. With `original`,
-    the model before pruning, both are measured side by side.
+    and must put out what the model does; otherwise there is an error and no file. Where the model
+    itself fixes the batch, as a detector does that keeps its anchors, the file takes the example's
+    batch size only, and says so. With `original`, the model before pruning, both are measured side
+    by side.
 
     A `.gguf` is for llama.cpp: decoders of transformers, also where widths differ over layers. It
     is read back and compared tensor by tensor.
@@ -98,42 +107,78 @@ def export(
     inputs = Inputs(example)
     aside = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}-"))
     try:
-        made, error = _made(model, inputs, aside / f"pruned{target.suffix}")
-        runs, sizes = [made], [(aside / f"pruned{target.suffix}").stat().st_size]
+        made = _any_batch(model, inputs, aside / f"pruned{target.suffix}")
+        runs, sizes = [made.run], [(aside / f"pruned{target.suffix}").stat().st_size]
         if original is not None:
             other = aside / f"original{target.suffix}"
-            runs.append(_made(original, inputs, other)[0])
+            runs.append(_any_batch(original, inputs, other).run)
             sizes.append(other.stat().st_size)
         times = [min(seconds) for seconds in race([partial(run, inputs.example) for run in runs])]
         pruned, *others = (Measured(n, t) for n, t in zip(sizes, times, strict=True))
         _sync(aside / f"pruned{target.suffix}")
         os.replace(aside / f"pruned{target.suffix}", target)
+    except OSError as error:
+        kept = "; what was there before is kept" if target.exists() else ""
+        raise ObcError(f"{target} cannot be written: {error}{kept}") from error
     finally:
         shutil.rmtree(aside, ignore_errors=True)
-    return Export(target, error, pruned, *others)
+    return Export(target, made.error, pruned, next(iter(others), None), made.batch)
 
 
-def _made(model: nn.Module, inputs: Inputs, path: Path) -> tuple[Runner, float]:
-    """Write a file, run it, and compare."""
+class _FixedBatch(ObcError):
+    """The model, or its graph, may be for one batch size only."""
+
+
+@dataclass(frozen=True)
+class _Made:
+    """A file that was written and has run: how, how far off, and the batch, if it is fixed."""
+
+    run: Runner
+    error: float
+    batch: int | None
+
+
+def _any_batch(model: nn.Module, inputs: Inputs, path: Path) -> _Made:
+    """Write a file for any batch; where that fails, one for the example's batch."""
     _check_merged(model)
-    form = FORMATS[path.suffix]
-    args, kwargs = arguments(inputs.of(max(2, inputs.batch)))  # torch takes 1 for a constant
-    shapes = inputs.dynamic
-    shapes = shapes if kwargs else tuple(shapes) if isinstance(shapes, (tuple, list)) else (shapes,)
     try:
         forward(model, inputs.example)
     except Exception as error:
         raise ObcError(f"the model rejects the example: {_said(error)}") from error
     try:
+        return _made(model, inputs, path, None)
+    except _FixedBatch as failure:
+        try:
+            made = _made(model, inputs, path, inputs.batch)
+        except ObcError:
+            raise failure from None
+    warnings.warn(
+        f"{path.suffix[1:]}: the model fixes its batch, so the file takes a batch of "
+        f"{inputs.batch} and no other",
+        stacklevel=3,
+    )
+    return made
+
+
+def _made(model: nn.Module, inputs: Inputs, path: Path, batch: int | None) -> _Made:
+    """Write a file for a batch, or for any, run it, and compare."""
+    form = FORMATS[path.suffix]
+    # Where any batch is wanted, not 1, which torch takes for a constant.
+    args, kwargs = arguments(inputs.of(batch or max(2, inputs.batch)))
+    shapes = inputs.dynamic if batch is None else None
+    if shapes is not None and not kwargs:
+        shapes = tuple(shapes) if isinstance(shapes, (tuple, list)) else (shapes,)
+    try:
         with as_it_runs(model):
             program = torch.export.export(model, args, kwargs, dynamic_shapes=shapes, strict=False)
         form.write(program, path)
-        made = form.run(path)
-    except ObcError:
+        run = form.run(path)
+    except (ObcError, OSError):
         raise
     except Exception as error:
-        raise ObcError(f"no {path.suffix} of this model: {_said(error)}") from error
-    return made, max(_compare(model, made, inputs, batch) for batch in _BATCHES)
+        raise _FixedBatch(f"no {path.suffix} of this model: {_said(error)}") from error
+    batches = _BATCHES if batch is None else (batch,)
+    return _Made(run, max(_compare(model, run, inputs, n) for n in batches), batch)
 
 
 def _check_merged(model: nn.Module) -> None:
@@ -146,7 +191,7 @@ def _compare(model: nn.Module, made: Runner, inputs: Inputs, batch: int) -> floa
     try:
         expected = outputs(forward(model, example))
     except Exception as error:
-        raise ObcError(f"the model rejects a batch of {batch}: {_said(error)}") from error
+        raise _FixedBatch(f"the model rejects a batch of {batch}: {_said(error)}") from error
     try:
         return difference([t.cpu() for t in expected], [t.cpu() for t in made(example)])
     except ObcError:

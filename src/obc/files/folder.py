@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, get_args
 
+from safetensors import SafetensorError
+
 from obc.disk import digest
 from obc.disk.claim import make
 from obc.disk.reading import parse, read_bytes
@@ -73,6 +75,10 @@ def replacing(folder: Path) -> Iterator[Path]:
                 _sync(path)
             _sync(aside)
             _sync(folder)
+        except (OSError, SafetensorError) as error:  # a full disk, say
+            shutil.rmtree(aside, ignore_errors=True)
+            kept = "; what was there before is kept" if (folder / TENSORS).exists() else ""
+            raise ObcError(f"{folder} cannot be written: {error}{kept}") from error
         except BaseException:
             shutil.rmtree(aside, ignore_errors=True)
             raise

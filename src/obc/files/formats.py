@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,10 @@ Runner = Callable[[Any], list[Tensor]]
 
 
 def write_pt2(program: ExportedProgram, path: Path) -> None:
-    torch.export.save(program, path)
+    # Through memory: torch's own writer ends the whole process on a full disk.
+    buffer = io.BytesIO()
+    torch.export.save(program, buffer)
+    path.write_bytes(buffer.getbuffer())
 
 
 def run_pt2(path: Path) -> Runner:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
@@ -18,6 +17,7 @@ from obc.plans.plan import Plan, PlanCost
 from obc.recalibration.recalibrate import call_by, recalibrate
 from obc.recalibration.rows import samples_in
 from obc.running import randomness
+from obc.running.modules import duplicate
 from obc.search.algorithm import Run
 from obc.surgery.slicing import apply
 from obc.tasks.evaluation import Evaluation
@@ -94,7 +94,7 @@ class Places:
         whole, example = self.run.model, self.run.example
         if not step:
             return whole
-        small = apply(copy.deepcopy(whole), self.plan(step), example=example)
+        small = apply(duplicate(whole), self.plan(step), example=example)
         if self.samples:
             recalibrate(
                 small,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any, Literal, NamedTuple, overload
@@ -20,6 +19,7 @@ from obc.plans.plan import Plan
 from obc.recalibration.account import Recalibration
 from obc.recalibration.lockstep import Call
 from obc.recalibration.recalibrate import call_by, recalibrate
+from obc.running.modules import duplicate
 from obc.search.planner import Calibrating
 from obc.surgery.slicing import apply
 
@@ -121,7 +121,7 @@ def prune(
     seed = settings.get("seed", 0)
     if plan.promise is not None:  # the very batches that it was judged with
         batches = first_batches(batches, samples, seed)
-    small = apply(copy.deepcopy(model), plan, example=example)
+    small = apply(duplicate(model), plan, example=example)
     account = None
     if samples:
         account = recalibrate(

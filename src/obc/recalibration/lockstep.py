@@ -7,7 +7,6 @@ thread, and a model's forward can be held anywhere inside it.
 
 from __future__ import annotations
 
-import copy
 import queue
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -22,6 +21,7 @@ from torch.utils._pytree import tree_map
 from obc.recalibration.operators import Key, Parameters, Use
 from obc.recalibration.parking import Parking
 from obc.recalibration.recording import Counting, Moment
+from obc.running.modules import duplicate
 
 Call = Callable[[nn.Module, Any], Any]
 """How a model is called with a batch."""
@@ -158,8 +158,7 @@ class Watch(Counting):
 
 def twin(model: nn.Module) -> nn.Module:
     """The model once more with the same tensors, so that what its modules note is its own."""
-    tensors = (*model.parameters(), *model.buffers())
-    return copy.deepcopy(model, {id(t): t for t in tensors})
+    return duplicate(model, (*model.parameters(), *model.buffers()))
 
 
 @contextmanager

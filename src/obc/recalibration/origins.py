@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import torch
@@ -10,7 +9,7 @@ from torch import Tensor, nn
 
 from obc.errors import ObcError
 from obc.plans.example import rebuild
-from obc.running.modules import named_tensors
+from obc.running.modules import duplicate, named_tensors
 from obc.surgery.record import applied
 from obc.surgery.slicing import sliced
 from obc.tracing.narrow import kept_positions, narrow
@@ -39,7 +38,7 @@ class Origins:
                 dims = self._kept.setdefault(name, {})
                 dims[dim] = dims[dim][index] if dim in dims else index
             if number + 1 < len(plans):
-                model = copy.deepcopy(model) if model is original else model
+                model = duplicate(model) if model is original else model
                 narrow(model, sites, plan.kept, sliced)
         self._check(pruned)
 

@@ -27,6 +27,7 @@ from obc.running.difference import difference
 from obc.running.forward import evaluating
 from obc.running.modules import named_tensors
 from obc.running.processes import Group
+from obc.running.randomness import forked
 from obc.running.snapshot import unchanged
 from obc.tracing.attention import multihead_attention
 
@@ -88,13 +89,12 @@ class Procedure:
     def _aside(self) -> Iterator[None]:
         """Both models in eval mode; whatever happens, they are afterwards as they were."""
         parameters = (*self._pruned.parameters(), *self._original.parameters())
-        devices = {p.device for p in parameters if p.device.type not in ("cpu", "meta")}
         fast = torch.backends.mha.get_fastpath_enabled()
         with ExitStack() as stack:
             for model in (self._pruned, self._original):
                 stack.enter_context(unchanged(model))
                 stack.enter_context(evaluating(model))
-            stack.enter_context(torch.random.fork_rng(devices=list(devices)))
+            stack.enter_context(forked(parameters))
             stack.enter_context(torch.no_grad())
             stack.callback(torch.backends.mha.set_fastpath_enabled, fast)
             stack.callback(self._draft.take_back)

@@ -15,6 +15,8 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from obc.running.randomness import forked
+
 
 class _Writes(TorchDispatchMode):
     """Keeps what was in a tensor of the model or the example before it is first written to."""
@@ -98,10 +100,9 @@ def quiet(model: nn.Module, example: Any, training: bool = False) -> Iterator[No
     torch.backends.mha.set_fastpath_enabled(False)
     for module, _ in modes:  # a batch norm in train mode refuses single samples
         module.training = training and not isinstance(module, nn.modules.batchnorm._BatchNorm)
-    devices = {p.device for p in tensors if p.device.type not in ("cpu", "meta")}
     answers = _Yes() if any(p.is_meta for p in tensors) else nullcontext()
     try:
-        with torch.no_grad(), torch.random.fork_rng(devices=list(devices)), answers, writes:
+        with torch.no_grad(), forked(tensors), answers, writes:
             yield
     finally:
         writes.undo()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import copy
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -72,6 +73,22 @@ def blocks_of(model: nn.Module) -> str:
     if not lists:
         raise ObcError("blocks: the model has no list of blocks, an nn.ModuleList")
     return max(lists)[1]
+
+
+def duplicate(model: nn.Module, shared: Iterable[Tensor] = ()) -> nn.Module:
+    """A deep copy, also of a model that keeps tensors made from its parameters; some are shared.
+
+    `nn.utils.weight_norm` and `nn.utils.prune` leave such a tensor in the place of the weight, and
+    torch does not copy what has a history. Each run makes it anew, so its values are enough.
+
+    >>> net = nn.utils.weight_norm(nn.Linear(4, 2))
+    >>> duplicate(net)(torch.ones(1, 4)).shape
+    torch.Size([1, 2])
+    """
+    held = (value for module in model.modules() for value in vars(module).values())
+    made = (t for t in held if isinstance(t, Tensor) and not t.is_leaf)
+    memo = {id(t): t.detach().clone() for t in made} | {id(t): t for t in shared}
+    return copy.deepcopy(model, memo)
 
 
 class ModuleStack:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -27,3 +28,18 @@ def bar(batches: Iterable[Any], text: str, group: Group) -> Iterable[Any]:
     from rich.progress import track
 
     return track(batches, text, console=console, transient=True)
+
+
+class Patience:
+    """A single line for what should be quick, once it has taken more than so many seconds."""
+
+    def __init__(self, seconds: float = 2.0) -> None:
+        self._until = time.monotonic() + seconds
+
+    def say(self, text: str) -> None:
+        """Print the line, if it is time for it."""
+        if time.monotonic() > self._until:
+            self._until = float("inf")
+            console = terminal(Group())
+            if console is not None:
+                console.print(text)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 
 import numpy as np
 import torch
@@ -50,6 +50,17 @@ def restore(states: Mapping[str, Tensor]) -> None:
     np.random.set_state(("MT19937", keys, position, has_gauss, states["numpy.gauss"].item()))
     if "cuda" in states and torch.cuda.is_available():
         torch.cuda.set_rng_state(states["cuda"])
+
+
+@contextmanager
+def forked(tensors: Iterable[Tensor]) -> Iterator[None]:
+    """Torch's generators, on the CPU and wherever these tensors are, are put back afterwards."""
+    devices = {t.device for t in tensors if t.device.type not in ("cpu", "meta")}
+    with ExitStack() as stack:
+        stack.enter_context(torch.random.fork_rng(devices=[]))
+        for device in devices:  # each kind has a module of its own: torch.cuda, torch.xpu, ...
+            stack.enter_context(torch.random.fork_rng([device], device_type=device.type))
+        yield
 
 
 @contextmanager

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import torch
 from torch import nn
 
@@ -36,6 +33,12 @@ class Snapshot:
         self._lists = [(value, list(value)) for value in held if isinstance(value, list)]
         self._buffers = [(b, b._version, b.clone()) for b in model.buffers() if not b.is_meta]
 
+    def __enter__(self) -> None:
+        """Whatever happens inside a `with`, the model is afterwards as it was at the snapshot."""
+
+    def __exit__(self, *exception: object) -> None:
+        self.restore()
+
     def restore(self) -> None:
         """Put everything back; what came after the snapshot is gone."""
         for module, kind, _ in self._modules:
@@ -52,11 +55,6 @@ class Snapshot:
                     buffer.copy_(value)
 
 
-@contextmanager
-def unchanged(model: nn.Module) -> Iterator[None]:
+def unchanged(model: nn.Module) -> Snapshot:
     """Whatever happens inside, the model is afterwards as it was."""
-    before = Snapshot(model)
-    try:
-        yield
-    finally:
-        before.restore()
+    return Snapshot(model)

@@ -28,6 +28,7 @@ from obc.disk import digest
 from obc.errors import ObcError
 from obc.plans.plan import Plan, PlanStep, SitePlan
 from obc.plans.trajectory import removed_scores
+from obc.running.modules import duplicate
 from obc.search import resume
 from obc.search.carry import Carried
 from obc.search.choice import never_chosen
@@ -301,7 +302,7 @@ class Run:
 
     def _seconds_without(self, chunks: Sequence[Chunk]) -> float:
         trial = copy.copy(self.work)
-        trial.model, trial.kept = copy.deepcopy(self.work.model), dict(self.work.kept)
+        trial.model, trial.kept = duplicate(self.work.model), dict(self.work.kept)
         trial.remove(channels_by_site(chunks, self.sites))
         return self.target.measure(trial.model, self.example)
 

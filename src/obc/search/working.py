@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -10,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from obc.criteria.layout import channels_last, may_be_channels_last
+from obc.running.modules import duplicate
 from obc.tracing.narrow import kept_positions, narrow
 from obc.tracing.sites import Member, Sites, shapes_of
 from obc.tracing.trial import full
@@ -22,7 +22,7 @@ class Working:
     """
 
     def __init__(self, model: nn.Module, sites: Sites, as_it_is: bool = False) -> None:
-        self.model = copy.deepcopy(model)
+        self.model = duplicate(model)
         self.sites = sites
         self.kept = {s.name: torch.arange(s.size) for s in sites}
         self._relaid = not as_it_is and may_be_channels_last(model, sites.example)

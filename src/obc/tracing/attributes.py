@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from torch import nn
 
@@ -58,5 +59,32 @@ def _numbers(model: nn.Module, site: Site, paths: list[str]) -> Iterator[tuple[s
         module = model.get_submodule(path)
         for where, owner in (("", module), ("config.", getattr(module, "config", None))):
             for name, value in getattr(owner, "__dict__", {}).items():
-                if type(value) is int and value > 1:
-                    yield prefix, where + name, value
+                for item, number in _items(name, value):
+                    if type(number) is int and number > 1:
+                        yield prefix, where + item, number
+
+
+def _items(name: str, value: Any) -> list[tuple[str, Any]]:
+    """A value under its name, or what a short list holds: "splits[0]", "splits[1]"."""
+    if isinstance(value, (list, tuple)):
+        return [(f"{name}[{i}]", item) for i, item in enumerate(value)] if len(value) < 9 else []
+    return [(name, value)]
+
+
+def read(owner: Any, key: str) -> int:
+    """The number of this name; "splits[1]" is the second of a list."""
+    name, _, place = key.partition("[")
+    value = getattr(owner, name)
+    number: int = value[int(place[:-1])] if place else value
+    return number
+
+
+def write(owner: Any, key: str, number: int) -> None:
+    """Set it; a list is replaced, for others may hold it too."""
+    name, _, place = key.partition("[")
+    if place:
+        items = list(getattr(owner, name))
+        items[int(place[:-1])] = number
+        setattr(owner, name, type(getattr(owner, name))(items))
+    else:
+        setattr(owner, name, number)

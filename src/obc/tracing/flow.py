@@ -160,6 +160,7 @@ class Flow(TorchDispatchMode):
         self.ops: list[tuple[str, ...]] = []  # operators and the parameters they used
         self.given: list[tuple[Any, ...]] = []  # shapes and numbers that operators were given
         self.calls: list[ModuleCall] = []
+        self.handed: list[tuple[str, str, tuple[Tensor, ...]]] = []  # caller, called, and ids
         self.uses: dict[str, set[str]] = {}
         self._names = {id(t): n for n, t in named_tensors(model).items()}
         self._inputs: dict[int, Tensor] = {}
@@ -225,6 +226,9 @@ class Flow(TorchDispatchMode):
         return leaf.tracked
 
     def _left(self, path: str, begin: int, inputs: Any, output: Any) -> None:
+        there = [self.of(t) for t in tree_leaves((inputs, output)) if isinstance(t, Tensor)]
+        ids = tuple(label for known in there if known is not None for label in known.labels)
+        self.handed.append((self._stack.path, path, ids))
         first = inputs[0] if inputs else None
         if (
             isinstance(first, Tensor)

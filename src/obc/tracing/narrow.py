@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from obc.running.modules import named_tensors
 from obc.tracing import attention, layers
+from obc.tracing.attributes import read, write
 from obc.tracing.sites import Site
 
 __all__ = ["attention", "attribute", "kept_positions", "narrow", "take"]
@@ -55,7 +56,7 @@ def narrow(
     for site in sites:
         for name in site.attributes:
             owner, key = attribute(model, name, own=True)
-            setattr(owner, key, getattr(owner, key) * len(units[site.name]) // site.size)
+            write(owner, key, read(owner, key) * len(units[site.name]) // site.size)
     return new
 
 

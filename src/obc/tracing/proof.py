@@ -8,6 +8,7 @@ then each site that lost channels must have a reader among them.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 from obc.running.caches import cold
 from obc.running.difference import NothingToCompare, difference, error, numbers
 from obc.running.forward import forward, outputs
+from obc.running.snapshot import Snapshot
 from obc.tracing.flow import Call, Flow, tensors_in
 from obc.tracing.masked import Masked, blank_readers, mixes
 
@@ -27,12 +29,21 @@ class Proof:
     """What the masked original computes, to compare a narrower model with."""
 
     def __init__(
-        self, model: nn.Module, flow: Flow, example: Any, gone: Tensor, sites: Mapping[str, Tensor]
+        self,
+        model: nn.Module,
+        flow: Flow,
+        example: Any,
+        gone: Tensor,
+        sites: Mapping[str, Tensor],
+        before: Snapshot | None = None,
     ) -> None:
-        """`gone` flags the removed ids of `flow`; `sites` has ids of those that lost channels."""
-        self._example, self._sites = example, sites
+        """`gone` flags the removed ids of `flow`; `sites` has ids of those that lost channels.
+
+        `before` is a snapshot of the model without caches, by one who keeps it so.
+        """
+        self._example, self._sites, self._cold = example, sites, before is not None
         self._find, self._size = flow.find, flow.ledger.size
-        with cold(model, example):
+        with before or cold(model, example):
             if mixes(flow, gone):
                 self._outputs = outputs(Masked(model, flow, gone).through(model, example))
             else:
@@ -41,13 +52,13 @@ class Proof:
         self._values: _Values | None = None
         if not _show_all(self._outputs):
             inside = _MaskedInside(model, flow, gone)
-            with cold(model, example):
+            with before or cold(model, example):
                 inside.through(model, example)
             self._values = inside.values
 
     def error(self, model: nn.Module) -> float:
         """The relative error of a narrower model; an `ObcError` if it is more than rounding."""
-        with cold(model, self._example):
+        with nullcontext() if self._cold else cold(model, self._example):
             made = outputs(forward(model, self._example))
         if self._values is None:
             return difference(self._outputs, made)
@@ -66,10 +77,12 @@ class Proof:
         worst = 0.0
         for key, expected in self._values.items():
             others = values.get(key, [])
-            if [t.shape for t, _ in expected] != [t.shape for t, _ in others]:
+            if len(expected) != len(others):
                 continue
             where = f" in '{key[0] or 'the model'}'{key[1] and f', {key[1]}'}"
             for (a, ids), (b, _) in zip(expected, others, strict=True):
+                if a.shape != b.shape:  # a statistic beside the result, say, of which no ids tell
+                    continue
                 worst = max(worst, error(a, b, where))
                 if numbers(a):
                     shown[ids] = True

@@ -8,7 +8,8 @@ of numbers as long as the width (`arange(C)`), two widths that must be equal.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,16 +17,15 @@ import torch
 from obc.errors import ObcError
 from obc.running.difference import NothingToCompare
 from obc.running.forward import forward
-from obc.running.snapshot import unchanged
+from obc.tracing.halving import Failure, Group, partners, sort
 from obc.tracing.ledger import Pairs
 from obc.tracing.narrow import narrow
 from obc.tracing.proof import Proof
 from obc.tracing.sites import Site
-from obc.tracing.trial import Failure, Trial, alike, full
+from obc.tracing.trial import Trial, alike, full
 
 _SEED = 0
 _HALF = (torch.float16, torch.bfloat16)
-Group = list[Site]
 
 
 class Rehearsal:
@@ -47,48 +47,22 @@ class Rehearsal:
         """
         if not sites or not self._possible:
             return [], []
-        units, fine = _shares(sites), list[Site]()
-        bad: list[tuple[Group, Failure]] = []
-        self._sort(fine, alike(self.trial.model, sites), units, bad)
-        ties = []
-        for first, second in self._partners(fine, [group for group, _ in bad], units):
-            bad = [(g, failure) for g, failure in bad if g is not first and g is not second]
-            pairs = zip(first, second, strict=True)
-            ties += [(self.trial.ids(a), self.trial.ids(b)) for a, b in pairs]
+        units = _shares(sites)
+        attempt = partial(self._attempt, units=units)
+        if attempt(sites) is None:
+            return [], []
+        groups = alike(self.trial.model, sites)
+        fine, bad = sort(groups, attempt, lambda *_: None)
+        ties: list[Pairs] = []
+        for together, equal in partners([group for group, _ in bad]):
+            if not all(any(group is other for other, _ in bad) for group in together):
+                continue
+            joined = [site for group in together for site in group]
+            same = {site.name: units[first.name] for first, *others in equal for site in others}
+            if self._attempt([*fine, *joined], {**units, **same}) is None:
+                bad = [f for f in bad if not any(f[0] is group for group in together)]
+                ties += [(self.trial.ids(row[0]), self.trial.ids(s)) for row in equal for s in row]
         return bad, ties
-
-    def _sort(
-        self,
-        fine: list[Site],
-        groups: list[Group],
-        units: Mapping[str, list[int]],
-        bad: list[tuple[Group, Failure]],
-    ) -> None:
-        """Add groups to those that are fine, halving what fails until single groups are left."""
-        failure = self._attempt([*fine, *(s for g in groups for s in g)], units)
-        if failure is None:
-            fine += [s for g in groups for s in g]
-        elif len(groups) == 1:
-            bad.append((groups[0], failure))
-        else:
-            half = len(groups) // 2
-            self._sort(fine, groups[:half], units, bad)
-            self._sort(fine, groups[half:], units, bad)
-
-    def _partners(
-        self, fine: list[Site], groups: list[Group], units: Mapping[str, list[int]]
-    ) -> Iterator[tuple[Group, Group]]:
-        """Pairs of groups that can be cut if both lose the same channels."""
-        while groups:
-            first = groups.pop(0)
-            for second in groups:
-                if [s.size for s in first] != [s.size for s in second]:
-                    continue
-                same = {b.name: units[a.name] for a, b in zip(first, second, strict=True)}
-                if self._attempt([*fine, *first, *second], {**units, **same}) is None:
-                    groups.remove(second)
-                    yield first, second
-                    break
 
     def _attempt(self, sites: list[Site], units: Mapping[str, list[int]]) -> Failure | None:
         """Cut these sites by values and compare; None when nothing speaks against it."""
@@ -96,8 +70,8 @@ class Rehearsal:
         gone = trial.gone_ids(sites, units)
         ids = {s.name: trial.ids(s) for s in sites}
         try:
-            expected = Proof(trial.model, trial.flow, self.example, gone, ids)
-            with unchanged(trial.model):
+            expected = Proof(trial.model, trial.flow, self.example, gone, ids, trial.before)
+            with trial.before:
                 narrow(trial.model, sites, units, full, trial.kept(gone))
                 expected.error(trial.model)
                 if self._trains:

@@ -50,13 +50,23 @@ def _first(given: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _hands_on(call: ModuleCall, base: Tensor) -> bool:
-    """Whether the channels that leave a module are those that entered it."""
+    """Whether the channels that leave a module are those that entered it, none tied to another.
+
+    A module that ties them, such as a ghost block its halves, has to run for that to show.
+    """
     if call.taken is None or call.given is None:
+        return False
+    if not all(_apart(ids, base) for ids in call.taken.labels):
         return False
     return len(call.taken.labels) == len(call.given.labels) > 0 and all(
         a is b or (a.shape == b.shape and _same(a, b, base))
         for a, b in zip(call.taken.labels, call.given.labels, strict=True)
     )
+
+
+def _apart(ids: Tensor, base: Tensor) -> bool:
+    ids = ids.unique()
+    return bool(ids[0] >= 0) and base[ids].unique().numel() == ids.numel()
 
 
 def _same(a: Tensor, b: Tensor, base: Tensor) -> bool:

@@ -17,7 +17,7 @@ from obc.running.forward import forward, outputs
 from obc.running.modules import named_tensors
 from obc.running.snapshot import Snapshot
 from obc.tracing.flow import NOWHERE, Flow, tensors_in
-from obc.tracing.ledger import Pairs, Reason
+from obc.tracing.ledger import Pairs, Place, Reason
 from obc.tracing.rehearsal import Rehearsal
 from obc.tracing.rules.registry import find
 from obc.tracing.sites import Sites, build, place_of
@@ -189,28 +189,40 @@ class Tracing:
         return [n for n, _ in self.model.named_parameters() if n not in seen]
 
     def _untouched_stay(self, names: list[str]) -> Iterator[tuple[Tensor, Reason]]:
-        """What a layer that was not reached could be coupled with: all that has one of its sizes.
+        """What a layer that was not reached could be coupled with: all of one of its sizes there.
 
-        A single parameter beside others that were reached, such as a mask token, is left alone.
+        There means: what the innermost module around it that ran got, made, or gave to the modules
+        that it called. A single parameter beside others that were reached, such as a mask token, is
+        left alone.
         """
         parts = [leaf.name.split(".") for leaf in self.flow.leaves.values()]
         around = {".".join(part[:i]) for part in parts for i in range(len(part))}
         names = [n for n in names if n.rpartition(".")[0] not in around]
-        if not names:
-            return
         tensors = dict(self.model.named_parameters())
-        sizes = {n: name for name in names for n in tensors[name].shape if n > 1}
-        seen: set[tuple[int, int]] = set()
+        ran = {path for _, path, _ in self.flow.handed}
+        sizes: dict[str, dict[int, str]] = {}
+        for name in names:
+            outer = name.rpartition(".")[0]
+            while outer and outer not in ran:
+                outer = outer.rpartition(".")[0]
+            sizes.setdefault(outer, {}).update({n: name for n in tensors[name].shape if n > 1})
+        seen: set[tuple[str, int, int]] = set()
+        for outer, ids, place in self._met_in(set(sizes)):
+            for n in ids.shape:
+                key = (outer, ids.data_ptr(), n)
+                if n in sizes[outer] and key not in seen:
+                    seen.add(key)
+                    text = f"'{sizes[outer][n]}' was not reached and may be coupled"
+                    yield ids, Reason(text, place)
+
+    def _met_in(self, paths: set[str]) -> Iterator[tuple[str, Tensor, Place]]:
+        """Ids that code of these modules itself could see."""
         for step in self.flow.steps:
-            for ids in step.ids:
-                for n in ids.shape:
-                    key = (ids.data_ptr(), n)
-                    if n in sizes and key not in seen:
-                        seen.add(key)
-                        yield (
-                            ids,
-                            Reason(f"'{sizes[n]}' was not reached and may be coupled", step.place),
-                        )
+            if step.place.module in paths:
+                yield from ((step.place.module, ids, step.place) for ids in step.ids)
+        for caller, path, labels in self.flow.handed:
+            for outer in {caller, path} & paths:
+                yield from ((outer, ids, Place(path, "", "")) for ids in labels)
 
 
 def _reason(text: str) -> Reason:

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -19,12 +20,15 @@ from torch import Tensor, nn
 from obc.errors import ObcError
 from obc.running.difference import NothingToCompare, difference
 from obc.running.forward import outputs
+from obc.running.progress import Patience
 from obc.running.snapshot import Snapshot
 from obc.tracing.attributes import candidates
 from obc.tracing.flow import Flow, ModuleCall, labelled_dims, user_line
+from obc.tracing.halving import Attempt, Failure, Group, partners, sort
 from obc.tracing.ledger import Place, Reason, any_between
 from obc.tracing.masked import Masked
-from obc.tracing.narrow import Units, narrow, take
+from obc.tracing.narrow import Units, attribute, narrow, take
+from obc.tracing.reads import Reads, recorded
 from obc.tracing.repeats import attribute_kinds, pass_by, repeats
 from obc.tracing.sites import Site, Sites
 from obc.tracing.solve import Classes, base_classes
@@ -32,15 +36,7 @@ from obc.tracing.solve import Classes, base_classes
 Positions = dict[tuple[str, int], Tensor]
 Run = Callable[[Flow], Any]
 How = Callable[[Tensor, dict[int, Tensor]], Tensor]
-Check = Callable[[Flow, Positions, list[Tensor]], "Failure | None"]
-
-
-@dataclass
-class Failure:
-    """What went wrong in a narrower model, and where."""
-
-    place: Place
-    text: str
+Check = Callable[[Flow, Positions, list[Tensor]], Failure | None]
 
 
 class Trial:
@@ -58,42 +54,54 @@ class Trial:
         self.model, self.before, self.flow, self.base, self.run = model, before, flow, base, run
         self.shapes = shapes  # of what the model puts out, which never shrinks
         self.other_ops = False  # whether some run took other steps than the first
+        self._patience = Patience()
         self._leaves = {leaf.name: leaf for leaf in flow.leaves.values()}
         self._repeats = repeats(flow, base, model)
+        self._tried: dict[frozenset[Any], Failure | None] = {}
+        self._learned: dict[Any, tuple[str, ...]] = {}  # attributes of sites in earlier rounds
 
-    def failures(
-        self, sites: Sites, classes: Classes
-    ) -> tuple[Sites, list[tuple[list[Site], Failure]]]:
+    def failures(self, sites: Sites, classes: Classes) -> tuple[Sites, list[tuple[Group, Failure]]]:
         """The sites with the attributes that follow them, and those that cannot be narrowed."""
         self.classes = classes
-        if self.attempt(list(sites)) is None:
-            return sites, []
-        fine: list[Site] = []
-        failures = []
-        for group in alike(self.model, sites):
-            failure = self.attempt([*fine, *group])
-            if failure is None:
-                fine += group
-                continue
-            patched = self._with_attributes(fine, group, failure)
-            if patched is None:
-                failures.append((group, failure))
-            else:
-                fine += patched
+        self._tried.clear()
+        fine = [replace(s, attributes=self._learned.get(_key(s), s.attributes)) for s in sites]
+        failures: list[tuple[Group, Failure]] = []
+        for check in (self.attempt, self._attempt_one)[: 1 + self._cut_beside_fixed()]:
+            if check(fine) is not None:
+                mend = partial(self._with_attributes, check)
+                fine, bad = sort(alike(self.model, fine), check, mend)
+                failures += self._reconciled(fine, bad, check)
+        self._learned.update({_key(s): s.attributes for s in fine if s.attributes})
         return sites.with_attributes({s.name: s.attributes for s in fine}), failures
+
+    def _reconciled(
+        self, fine: list[Site], failures: list[tuple[Group, Failure]], check: Attempt
+    ) -> list[tuple[Group, Failure]]:
+        """Add what passes together though it fails alone: widths that have to be equal."""
+        for groups, _ in partners([group for group, _ in failures]):
+            there = [any(group is other for other, _ in failures) for group in groups]
+            joined = [site for group in groups for site in group]
+            if all(there) and check([*fine, *joined]) is None:
+                fine += joined
+                failures = [f for f in failures if not any(f[0] is group for group in groups)]
+        return failures
 
     def attempt(self, sites: list[Site]) -> Failure | None:
         """Narrow these sites; None when all went as the trace says."""
         wide = [s for s in sites if s.size > 2]
         tight = [s for s in sites if s.size == 2]
-        failure = self._attempt(_thinned(wide), wide, self._compare, hollow) if wide else None
+        failure = self._once(_thinned(wide), wide, self._compare, hollow) if wide else None
         # Where a single channel is left, ids show no more what goes with it; numbers do.
         if failure is None and tight:
-            failure = self._attempt(_thinned(tight), tight, self._compute, full)
-        if failure is None and self._cut_beside_fixed():
-            one = {s.name: list(range(s.picked)) or [s.size // 2] for s in sites}
-            failure = self._attempt(one, sites, self._compute, full)
+            failure = self._once(_thinned(tight), tight, self._compute, full)
         return failure
+
+    def _attempt_one(self, sites: list[Site]) -> Failure | None:
+        """The same, and leave a single channel of each."""
+        one = {s.name: list(range(s.picked)) or [s.size // 2] for s in sites}
+        return self.attempt(sites) or (
+            self._once(one, sites, self._compute, full) if sites else None
+        )
 
     def _cut_beside_fixed(self) -> bool:
         """Whether channels that stay keep some cut in its place, or seem to.
@@ -107,9 +115,19 @@ class Trial:
                 return True
         return False
 
+    def _once(
+        self, units: dict[str, list[int]], sites: list[Site], compare: Check, how: How
+    ) -> Failure | None:
+        """The same sites, as narrow and with the same attributes, are tried once."""
+        key = frozenset((s.name, s.attributes, len(units[s.name])) for s in sites)
+        if key not in self._tried:
+            self._tried[key] = self._attempt(units, sites, compare, how)
+        return self._tried[key]
+
     def _attempt(
         self, units: dict[str, list[int]], sites: list[Site], compare: Check, how: How
     ) -> Failure | None:
+        self._patience.say(f"obc.trace: trying which of {len(sites)} sites can be narrowed ...")
         self.gone = self.gone_ids(sites, units)
         kept = self.kept(self.gone)
         again = Flow(self.model, self.flow.find)
@@ -210,7 +228,7 @@ class Trial:
         met = (s.place for s in steps if any(bool(reached[i[i >= 0]].any()) for i in s.ids))
         return next(met, steps[0].place)
 
-    def give_up(self, group: list[Site], failure: Failure) -> list[tuple[Tensor, Reason]]:
+    def give_up(self, group: Group, failure: Failure) -> list[tuple[Tensor, Reason]]:
         """Rule out the option a failure speaks against; where none is left, freeze the sites."""
         classes, choices = self.classes, self.flow.ledger.choices
         ids = torch.cat([self.ids(site) for site in group])
@@ -231,26 +249,46 @@ class Trial:
         return [] if live else [(ids, reason)]
 
     def _with_attributes(
-        self, fine: list[Site], group: list[Site], failure: Failure
-    ) -> list[Site] | None:
+        self, check: Attempt, fine: list[Site], group: Group, failure: Failure
+    ) -> Group | None:
         """The group with numbers of the failing module, or of one around it, that follow it."""
         parts = failure.place.module.split(".") if failure.place.module else []
-        tried = set()
+        tried: set[tuple[str, ...]] = {()}
         for path in (".".join(parts[:i]) for i in range(len(parts), -1, -1)):
             kind = type(self.model.get_submodule(path))
             for names in candidates(self.model, group, kind):
-                if not all(names) or names in tried:
+                # Numbers that nothing reads change nothing.
+                matter = tuple(n for site in names for n in site if self._reads(n))
+                if not all(names) or matter in tried:
                     continue
-                tried.add(names)
+                tried.add(matter)
                 patched = [replace(s, attributes=n) for s, n in zip(group, names, strict=True)]
-                if self.attempt([*fine, *patched]) is None:
+                if check([*fine, *patched]) is None:
                     return patched
         return None
 
+    def _reads(self, name: str) -> bool:
+        """Whether the model reads this attribute as it runs."""
+        owner, key = attribute(self.model, name)
+        return (owner, key.partition("[")[0]) in self._read
 
-def alike(model: nn.Module, sites: Iterable[Site]) -> list[list[Site]]:
+    @cached_property
+    def _read(self) -> Reads:
+        try:
+            with recorded(self.model) as reads:
+                self.run(Flow(self.model, self.flow.find))
+        finally:
+            self.before.restore()
+        return reads
+
+
+def _key(site: Site) -> Any:
+    return site.name, site.size, tuple((m.name, m.dim, m.index.shape) for m in site.members)
+
+
+def alike(model: nn.Module, sites: Iterable[Site]) -> list[Group]:
     """Layers repeat: sites of like modules whose names differ in numbers only, as one group."""
-    groups: dict[Any, list[Site]] = {}
+    groups: dict[Any, Group] = {}
     for site in sites:
         around = site.members[0].layer.rpartition(".")[0]
         kinds = attribute_kinds(model.get_submodule(around)) if around else ()
