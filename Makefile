@@ -19,7 +19,7 @@ setup: .venv/.installed  ## make .venv with everything the other targets need
 .venv/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	@echo "installing into .venv: takes a minute or two"
-	$(PIP_INSTALL) -e '.[dev,docs,hf,demo,onnx]'
+	$(PIP_INSTALL) -e '.[dev,docs,hf,demo,onnx,detection]'
 	$(PIP_INSTALL) -e '.[vision]' || echo "no torchvision here: the tests that want it are skipped"
 	@$(BIN)/python -c "import torchvision" 2>/dev/null || $(BIN)/python $(TORCHVISION)
 	$(BIN)/obc doctor
