@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import subprocess
 
 import pytest
@@ -78,3 +79,12 @@ def test_the_judge_takes_statistics_over_the_kept_channels() -> None:
         pruned = obc.apply(copy.deepcopy(model), plan, example=x)
         assert relative_error(expected, [pruned(x)]) < 1e-9
         assert relative_error(expected, [model(x)]) > LIMIT
+
+
+def test_the_page_holds_what_was_measured() -> None:
+    sweep = pytest.importorskip("benchmarks.sweep")
+    text = sweep.PAGE.read_text(encoding="utf-8")
+    lines = json.loads((sweep.RESULTS / "sweep.json").read_text())["lines"]
+    assert len(lines) >= 150 and sweep.page(text, lines) == text
+    assert {line["family"] for line in lines} >= {repr(f) for f in SWEEP}
+    assert not [line for line in lines if line["verdict"].startswith("wrong")]
