@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file
 from torch import nn
 
 import obc
@@ -49,7 +50,8 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("network", choices=[p.stem.removesuffix("-bccd") for p in recipes()])
     parser.add_argument("--data", type=Path, required=True, help="blood cells, as Pascal VOC")
-    parser.add_argument("--runs", type=Path, required=True, help="where the trained detector goes")
+    parser.add_argument("--runs", type=Path, help="where the trained detector goes")
+    parser.add_argument("--weights", type=Path, help="safetensors of a detector, not to train one")
     parser.add_argument("--criteria", nargs="+", default=CRITERIA)
     parser.add_argument("--units", nargs="+", default=list(UNITS), choices=list(UNITS))
     parser.add_argument("--draws", nargs="+", type=int, default=[0], help="of calibration images")
@@ -63,13 +65,17 @@ def recipes() -> list[Path]:
     return sorted(RECIPES.glob("*-bccd.toml"))
 
 
-def trained(task: Detection, recipe: Recipe, folder: Path) -> nn.Module:
+def trained(task: Detection, recipe: Recipe, options: argparse.Namespace) -> nn.Module:
     """The detector, from random weights by its recipe; a run that was stopped goes on."""
     torch.manual_seed(recipe.seed)
     assert recipe.model is not None
     model = resolve_model(task.fitted(recipe.model)).to(memory_format=torch.channels_last)
-    # Without test images: an evaluation after each epoch would cost a third of it.
-    obc.finetune(model, Detection(task.images, name=task.name), recipe, out=folder, tracker=None)
+    if options.weights is not None:
+        model.load_state_dict(load_file(options.weights))
+    else:
+        # Without test images: an evaluation after each epoch would cost a third of it.
+        images, folder = Detection(task.images, name=task.name), options.runs / options.network
+        obc.finetune(model, images, recipe, out=folder, tracker=None)
     return model.to(memory_format=torch.contiguous_format).eval()
 
 
@@ -182,7 +188,7 @@ def main() -> None:
     size = str(recipe.data).partition(",")[2]
     task = resolve(f"voc:{options.data},{size}")
     assert isinstance(task, Detection)
-    model = trained(task, recipe, options.runs / options.network)
+    model = trained(task, recipe, options)
     weights = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
     protocol = {
         "evaluation": task.protocol,

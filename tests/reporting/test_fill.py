@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from obc import ObcError, Plan, plan, trace
+from obc.recalibration.account import Fit, Recalibration
 from obc.reporting import fill
 from obc.tasks import Classification, Evaluation
 
@@ -133,3 +134,11 @@ def test_a_heat_map_of_no_layer_is_refused() -> None:
         fill.heat(net(), batches(), loss, "2")
     with pytest.raises(ObcError, match="no batches"):
         fill.heat(net(), [], loss, "0")
+
+
+def test_an_error_of_nothing_is_not_below_zero() -> None:
+    fits = (Fit("a", before=0.5, after=-1e-12), Fit("b", before=None, after=float("nan")))
+    account = Recalibration(fits, 0.5, -1e-9, residual=False, kept=True, samples=4)
+    drawn = fill.recalibration(account)
+    assert (drawn.before, drawn.after) == (0.5, 0.0)
+    assert [(fit.before, fit.after) for fit in drawn.fits] == [(0.5, 0.0), (None, None)]

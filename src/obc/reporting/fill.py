@@ -224,19 +224,25 @@ def recalibration(account: Recalibration, plan: str = "") -> Recalibrated:
         plan=plan,
         samples=account.samples,
         kept=account.kept,
-        before=finite(account.before),
-        after=finite(account.after),
+        before=_error(account.before),
+        after=_error(account.after),
         fits=[
             Fit(
                 name=fit.name,
-                before=finite(fit.before),
-                after=finite(fit.after),
+                before=_error(fit.before),
+                after=_error(fit.after),
                 kept=fit.kept,
                 note=fit.note,
             )
             for fit in account.fits
         ],
     )
+
+
+def _error(value: float | None) -> float | None:
+    """A share of a variance; taken from sums of products, one of nothing may be just below 0."""
+    known = finite(value)
+    return None if known is None else max(known, 0.0)
 
 
 def tuning(name: str, tuned: Tuned, plan: str = "") -> Tuning:
