@@ -376,6 +376,39 @@ def test_batches_of_any_kind() -> None:
     assert not torch.equal(weights[0], naive[2].weight)
 
 
+def alone(model: nn.Module, batch: Tensor) -> Tensor:
+    output: Tensor = model(batch)
+    return output
+
+
+def across(model: nn.Module, batch: Tensor) -> Tensor:
+    return alone(model, batch - batch.mean(0))
+
+
+def by_sixty_four(model: nn.Module, batch: Tensor) -> Tensor:
+    return alone(model, batch.view(64, 4))
+
+
+@pytest.mark.parametrize("call", [alone, across, by_sixty_four])
+def test_the_cut_network_is_judged_on_held_out_samples(call: Any) -> None:
+    """They run alone where that makes no difference, else with their batch."""
+    net, batches = twins(), vectors(512, 4).double().split(64)
+    small = cut(net, torch.zeros(1, 4).double(), {"0": range(5)})
+    naive, seen = copy.deepcopy(small), []
+
+    def counted(model: nn.Module, batch: Tensor) -> Tensor:
+        seen.append(len(batch))
+        return call(model, batch)
+
+    account = obc.recalibrate(small, net, batches, call=counted)
+    assert seen.count(8) == {alone: 9, across: 1, by_sixty_four: 1}[call]
+    held = torch.arange(64) % 8 == 7
+    with torch.no_grad():
+        a, b = (torch.cat([call(m, x)[held] for x in batches]) for m in (naive, net))
+    expected = (a - b).square().sum() / (b - b.mean()).square().sum()
+    assert account.before == pytest.approx(float(expected), rel=1e-9)
+
+
 def test_errors() -> None:
     net = twins()
     with pytest.raises(obc.ObcError, match="remembers no cut"):
