@@ -9,6 +9,8 @@ cost does not depend on them:
 from __future__ import annotations
 
 import copy
+import resource
+import time
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
@@ -19,7 +21,7 @@ from torch import Tensor, nn
 
 import obc
 from benchmarks._curves import loss
-from benchmarks._harness import peak_memory, race, save, show
+from benchmarks._harness import save, show
 from obc.models import resnet56
 
 IMAGES, BATCH = 512, 64
@@ -32,39 +34,29 @@ def forward(model: nn.Module, batches: list[Tensor]) -> None:
         model(batch)
 
 
-def passes(pruned: nn.Module, model: nn.Module, batches: list[Tensor]) -> dict[str, float]:
-    """How often each network runs over the images."""
-    run: Counter[str] = Counter()
-
-    first = next(model.parameters())
-
-    def call(network: nn.Module, batch: Tensor) -> Any:
-        whole = next(network.parameters()) is first
-        run["original" if whole else "pruned"] += len(batch)
-        return network(batch)
-
-    obc.recalibrate(copy.deepcopy(pruned), model, batches, call=call)
-    return {name: count / IMAGES for name, count in run.items()}
+def seconds(function: Callable[[], object]) -> float:
+    start = time.process_time()
+    function()
+    return time.process_time() - start
 
 
-def bound(pruned: nn.Module, model: nn.Module, batches: list[Tensor]) -> int:
+def bound(pruned: nn.Module, model: nn.Module, batch: Tensor) -> int:
     """Bytes of two activations of both networks, the largest, for all images, and of a Gram."""
     sizes: dict[nn.Module, int] = {}
 
     def note(network: nn.Module, module: nn.Module, inputs: Any, output: Tensor) -> None:
-        sizes[network] = max(sizes.get(network, 0), output.numel() * output.element_size())
+        sizes[network] = max(sizes.get(network, 0), output[0].numel() * output.element_size())
 
-    for network in (pruned, model):
-        handles = [
-            m.register_forward_hook(partial(note, network))
-            for m in network.modules()
-            if isinstance(m, nn.Conv2d)
-        ]
-        forward(network, batches[:1])
-        for handle in handles:
-            handle.remove()
-    widths = [m.weight[0].numel() for m in pruned.modules() if isinstance(m, nn.Conv2d)]
-    return 2 * sum(sizes.values()) * len(batches) + 8 * max(widths) ** 2
+    convolutions = [
+        (n, m) for n in (pruned, model) for m in n.modules() if isinstance(m, nn.Conv2d)
+    ]
+    handles = [m.register_forward_hook(partial(note, n)) for n, m in convolutions]
+    forward(pruned, [batch])
+    forward(model, [batch])
+    for handle in handles:
+        handle.remove()
+    width = max(m.weight[0].numel() for n, m in convolutions if n is pruned)
+    return 2 * sum(sizes.values()) * IMAGES + 8 * width**2
 
 
 def main() -> None:
@@ -76,15 +68,19 @@ def main() -> None:
     rows = [(x, torch.randint(0, 10, (ROW,))) for x in images.split(ROW)]
     plan = obc.plan(model, images[:1], target="macs=2x", criterion="l2", step=0.03)
     sites, pruned = obc.trace(model, images[:1]), obc.apply(copy.deepcopy(model), plan)
-    contenders: dict[str, Callable[[], object]] = {
-        "forward pass": partial(forward, model, batches),
-        "recalibration": lambda: obc.recalibrate(copy.deepcopy(pruned), model, batches),
-        "a tenth of scoring": lambda: obc.score(model, sites, rows, loss, criterion="jacobian"),
-    }
-    times = {name: time.best for name, time in race(contenders, rounds=2).items()}
-    counts = passes(pruned, model, batches)
-    grown = peak_memory(lambda: obc.recalibrate(copy.deepcopy(pruned), model, batches))
-    limit = bound(pruned, model, batches)
+    limit = bound(pruned, model, batches[0])
+    first, run = next(model.parameters()), Counter[str]()
+
+    def call(network: nn.Module, batch: Tensor) -> Any:
+        run["original" if next(network.parameters()) is first else "pruned"] += len(batch)
+        return network(batch)
+
+    times = {"forward pass": seconds(partial(forward, model, batches))}
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    times["recalibration"] = seconds(lambda: obc.recalibrate(pruned, model, batches, call=call))
+    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
+    times["a tenth of scoring"] = seconds(lambda: obc.score(model, sites, rows, loss))
+    passes = {name: count / IMAGES for name, count in run.items()}
     show(
         f"ResNet-56, {IMAGES} images in batches of {BATCH}; scoring: {10 * ROWS} rows of {ROW}",
         ("", "CPU s", "forward passes"),
@@ -94,12 +90,12 @@ def main() -> None:
         "in recalibration",
         ("", ""),
         [
-            *((f"runs of the {n} over the images", f"{c:.2f}") for n, c in counts.items()),
+            *((f"runs of the {n} network over the images", f"{c:.2f}") for n, c in passes.items()),
             ("growth of the process, MB", f"{grown / 2**20:.0f}"),
             ("two activations of both networks and a Gram, MB", f"{limit / 2**20:.0f}"),
         ],
     )
-    save("recalibration_cost", {"seconds": times, "passes": counts, "grown": grown, "bound": limit})
+    save("recalibration_cost", {"seconds": times, "passes": passes, "grown": grown, "bound": limit})
 
 
 if __name__ == "__main__":
