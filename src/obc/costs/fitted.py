@@ -10,7 +10,7 @@ from torch import Tensor
 
 from obc.costs.candidates import Candidates
 from obc.costs.cost_model import Costs
-from obc.costs.polynomials import Products, Term, collected
+from obc.costs.polynomials import Key, Monomials, collected
 from obc.tracing.sites import Site
 
 _MEASURED = 28
@@ -44,11 +44,18 @@ class Fitted:
         self.candidates = candidates
         self.multiple = multiple or best_multiple(costs, candidates)
         self._factor, self._sizes, self._whole = 1.0, torch.tensor([sizes]), candidates.whole
-        macs, channels = _features(costs, sizes)
-        self._features = [*macs, *channels]
-        self._full = torch.stack([f(self._sizes).double()[0] for f in self._features])
-        share = _BY_MACS * self._full[: len(macs)] / self._full[: len(macs)].sum()
-        rest = torch.tensor([0.0] * len(channels) + [1 - _BY_MACS], dtype=torch.float64)
+        kinds = _kinds(costs)
+        keys = sorted({key for terms in kinds for key, _ in terms}, key=str)
+        self._monomials = Monomials(keys, sizes)
+        place = {key: i for i, key in enumerate(keys)}
+        self._features = torch.zeros(len(keys), len(kinds), dtype=torch.float64)
+        for column, terms in enumerate(kinds):
+            for key, factor in terms:
+                self._features[place[key], column] += factor
+        self._full = self._values(self._sizes)[0]
+        by_macs = self._full[: len(kinds) // 2]
+        share = _BY_MACS * by_macs / by_macs.sum()
+        rest = torch.tensor([0.0] * len(share) + [1 - _BY_MACS], dtype=torch.float64)
         self._prior = candidates.whole * torch.cat([share, rest])
         counts = drawn([(s.size, unit_of(s, self.multiple)) for s in sites], _MEASURED)
         seconds = torch.tensor([candidates.seconds(row) for row in counts.tolist()])
@@ -64,9 +71,13 @@ class Fitted:
         """From now on cuts are predicted to take so many times as long: one was measured."""
         self._factor *= factor
 
+    def _values(self, counts: Tensor) -> Tensor:
+        """The features, [rows, features]: one pass over the products that they are made of."""
+        return torch.cat([m.double() @ self._features for m in self._monomials.values(counts)])
+
     def _columns(self, counts: Tensor) -> Tensor:
         """Each feature as a share of its value at full width, and the constant."""
-        shares = torch.stack([f(counts).double() for f in self._features], 1) / self._full
+        shares = self._values(counts) / self._full
         return torch.cat([shares, torch.ones(len(counts), 1, dtype=torch.float64)], 1)
 
     def _fit(self, counts: Tensor, seconds: Tensor) -> None:
@@ -80,19 +91,15 @@ class Fitted:
         self._rates = rates * self._whole / float(self._columns(self._sizes) @ rates)
 
 
-def _features(costs: Costs, sizes: Sequence[int]) -> tuple[list[Products], list[Products]]:
-    """For each kind of operator that shrinks its MACs, and the channels it reads and writes."""
-    kinds: dict[tuple[int, int], list[Term]] = {}
+def _kinds(costs: Costs) -> list[list[tuple[Key, int]]]:
+    """For each kind of operator that shrinks its MACs, then the channels it reads and writes."""
+    kinds: dict[tuple[int, int], list[tuple[Key, int]]] = {}
     for term in costs.operators:
         moving, factor = collected(term)
         if moving:
-            kinds.setdefault((len(moving), factor), []).append((factor, moving))
-    macs = [Products(terms, sizes) for terms in kinds.values()]
-    channels = [
-        Products([(1, [dim]) for _, moving in terms for dim in moving], sizes)
-        for terms in kinds.values()
-    ]
-    return macs, channels
+            kinds.setdefault((len(moving), factor), []).append((moving, factor))
+    channels = [[((dim,), 1) for key, _ in kind for dim in key] for kind in kinds.values()]
+    return [*kinds.values(), *channels]
 
 
 def unit_of(site: Site, multiple: int) -> int:
