@@ -68,6 +68,17 @@ def test_cuts_are_timed_without_another_export(monkeypatch: pytest.MonkeyPatch) 
     assert candidates.seconds([8, 12]) > 0
 
 
+@pytest.mark.skipif("onnxruntime" not in INSTALLED, reason="needs onnxruntime")
+def test_sizes_in_a_graph_are_left_open_after_one_more_export(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 4))
+    candidates = Candidates(Tracing(net.eval(), X), "onnxruntime")
+    assert candidates.seconds([4]) > 0
+    monkeypatch.setattr(onnx, "of_model", None)
+    assert candidates.seconds([6]) > 0
+
+
 def test_what_does_not_run_is_said() -> None:
     with pytest.raises(obc.ObcError, match="does not run in torch"):
         seconds([nn.Linear(3, 4)], X[..., :2], "torch")

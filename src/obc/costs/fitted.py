@@ -98,7 +98,9 @@ def _kinds(costs: Costs) -> list[list[tuple[Key, int]]]:
         moving, factor = collected(term)
         if moving:
             kinds.setdefault((len(moving), factor), []).append((moving, factor))
-    channels = [[((dim,), 1) for key, _ in kind for dim in key] for kind in kinds.values()]
+    channels: list[list[tuple[Key, int]]] = [
+        [((dim,), 1) for key, _ in kind for dim in key] for kind in kinds.values()
+    ]
     return [*kinds.values(), *channels]
 
 

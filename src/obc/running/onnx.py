@@ -91,11 +91,33 @@ def with_tensors(proto: Any, model: nn.Module) -> Any:
             array = tensors[held.name].detach().cpu().contiguous().numpy()
             widths[held.name] = (held.dims[0] if held.dims else 0, len(array) if array.ndim else 0)
             held.CopyFrom(helper.from_array(array, held.name))
-    for node in graph.node:
-        before, after = widths.get(node.input[1], (0, 0)) if len(node.input) > 1 else (0, 0)
+    held_by_name = {held.name: held for held in graph.initializer}
+    for node in (n for n in graph.node if n.op_type == "Conv" and n.input[1] in widths):
+        before, after = widths[node.input[1]]
         for attribute in node.attribute:
-            if node.op_type == "Conv" and attribute.name == "group" and attribute.i == before > 1:
+            if attribute.name == "group" and attribute.i == before > 1:
                 attribute.i = after
+        bias = held_by_name.get(node.input[2]) if len(node.input) > 2 else None
+        if bias is not None and bias.name not in tensors:  # a norm that the export has folded
+            bias.CopyFrom(helper.from_array(helper.to_array(bias)[:after].copy(), bias.name))
+    return copied
+
+
+def freed(proto: Any, other: Any) -> Any:
+    """A copy of a graph whose shapes leave open what another export of it, narrower, has different.
+
+    A shape can leave one size open; where two differ it stays as it is.
+    """
+    helper, copied = importlib.import_module("onnx.numpy_helper"), type(proto)()
+    copied.CopyFrom(proto)
+    narrower = {held.name: helper.to_array(held) for held in other.graph.initializer}
+    for held in copied.graph.initializer:
+        shape, there = helper.to_array(held).copy(), narrower.get(held.name)
+        if shape.ndim != 1 or shape.dtype != "int64" or there is None or len(there) != len(shape):
+            continue
+        if (shape != there).sum() == 1:
+            shape[shape != there] = -1
+            held.CopyFrom(helper.from_array(shape, held.name))
     return copied
 
 
