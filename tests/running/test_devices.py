@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +56,13 @@ def test_a_device_meets_its_own_tensors_only(name: str, equivalent: bool) -> Non
         obc.merge(pruned)
         assert obc.cost(pruned, example).macs < obc.cost(model, example).macs
     assert {t.device for t in pruned.parameters()} == {ACCELERATOR}
+
+
+def test_a_second_device_scores_and_plans_what_the_cpu_does() -> None:
+    """In a process of its own, for the device stays as long as its process."""
+    program = [sys.executable, "-m", "tests.running.second_device"]
+    done = subprocess.run(program, capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and "the same" in done.stdout, done.stderr
 
 
 # Collectives.
