@@ -21,7 +21,7 @@ import torch
 from benchmarks._curves import accuracy, points
 from benchmarks._harness import CONSOLE, Cells
 from benchmarks._networks import Folders, network
-from benchmarks.study import page, timing, tuning
+from benchmarks.study import tuning
 from benchmarks.study.studies import STUDIES, Study
 
 FOLDERS = ("cifar", "fashion", "imagenet", "weights", "mobilenet")
@@ -69,12 +69,16 @@ def main() -> None:
     folders = Folders(*(getattr(options, n) for n in FOLDERS))
     for name in options.names:
         if name == "time":
+            from benchmarks.study import timing  # loads torch-pruning
+
             timing.run()
         elif name == "tuning":
             tuning.run(folders, options.seeds, options.scratch)
         else:
             run(name, STUDIES[name], folders, options)
     if options.page:
+        from benchmarks.study import page  # loads matplotlib
+
         page.write()
 
 

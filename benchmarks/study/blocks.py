@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from benchmarks._harness import spread
 from benchmarks.study.sources import (
+    ahead_of_naive,
     benchmark,
     by_variant,
     compared,
@@ -18,7 +19,7 @@ from benchmarks.study.sources import (
 from benchmarks.study.studies import JC, STUDIES
 from benchmarks.study.tuning import arms, speedups_of
 
-# The paper's table 5: seconds of one evaluation of ResNet-56 on a TITAN Xp.
+# The paper's table 4: seconds of one evaluation of ResNet-56 on a TITAN Xp.
 PAPER_SECONDS = {
     **{"random": 0.07, "l1": 0.10, "bn_scale": 0.10, "fpgm": 0.15, "whc": 0.15},
     **{"taylor": 2.66, "jacobian": 2.73, "hessian": 242.80},
@@ -172,13 +173,10 @@ def equivalent() -> str:
     ):
         runs = benchmark(name)["runs"]
         for speedup in (2, 4, 8):
-            at = {
-                arm: [run[f"{speedup}x {arm}"] for run in runs]
-                for arm in ("before tuning", "naive", "naive, lr x 3", "equivalent")
-            }
-            pairs = zip(at["equivalent"], at["naive"], strict=True)
-            numbers = [*map(spread, at.values()), spread([a - b for a, b in pairs])]
-            rows.append([words, f"{speedup}×", *numbers])
+            columns = ("before tuning", "naive", "naive, lr x 3", "equivalent")
+            numbers = [[run[f"{speedup}x {arm}"] for run in runs] for arm in columns]
+            numbers.append(ahead_of_naive(name, speedup))
+            rows.append([words, f"{speedup}×", *map(spread, numbers)])
     heads = ["before", "naive", "naive, 3 × the rate", "EP", "EP − naive"]
     return table(["", "MACs ÷", *heads], rows)
 
@@ -198,6 +196,16 @@ def tuning() -> str:
         heads = ["best rate", "before", f"after {about['epochs']} epochs"]
         parts += [words, table(["", *heads], rows)]
     return "\n\n".join(parts)
+
+
+def passes() -> str:
+    """What a scoring takes over a plain forward and backward pass, by `benchmarks.score`."""
+    rows = [
+        [row["figure"], f"{row['value']:.2f}"]
+        for row in benchmark("score")["figures"]
+        if "memory" not in row["figure"]
+    ]
+    return table(["CPU time of one scoring", ""], rows)
 
 
 def seconds() -> str:

@@ -11,7 +11,7 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from benchmarks.study.blocks import BLOCK_RANK, RECALIBRATED, SETTINGS, TITLES
-from benchmarks.study.sources import benchmark, by_variant, values
+from benchmarks.study.sources import ahead_of_naive, benchmark, by_variant, values
 from benchmarks.study.studies import STUDIES
 from benchmarks.study.tuning import arms, speedups_of
 
@@ -93,11 +93,10 @@ def equivalent() -> Figure:
     figure, panels = _panels(2, width=8.0, height=2.8)
     names = {"equivalent_accuracy": "ResNet-20, digits", "equivalent_accuracy_cifar": "CIFAR-10"}
     for axes, (name, title) in zip(panels, names.items(), strict=True):
-        runs = benchmark(name)["runs"]
         for number, (base, words) in enumerate(
             (("naive", "naive"), ("naive, lr x 3", "naive at three times the rate"))
         ):
-            gains = [[r[f"{s}x equivalent"] - r[f"{s}x {base}"] for r in runs] for s in (2, 4, 8)]
+            gains = [ahead_of_naive(name, s, base) for s in (2, 4, 8)]
             x = [place + 0.1 * (number - 0.5) for place in range(3)]
             _bars(axes, x, gains, label=f"EP − {words}", marker="o", linestyle="none")
         axes.axhline(0, color="0.6", lw=0.8)

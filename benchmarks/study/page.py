@@ -22,6 +22,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "recalibrated": blocks.recalibrated,
     "equivalent": blocks.equivalent,
     "tuning": blocks.tuning,
+    "passes": blocks.passes,
     "seconds": blocks.seconds,
     "fashion": partial(blocks.criteria, "fashion"),
 }

@@ -46,6 +46,12 @@ def gains(name: str, setting: str, base: str) -> list[float]:
     return [a - b for a, b in pairs]
 
 
+def ahead_of_naive(name: str, speedup: int, naive: str = "naive") -> list[float]:
+    """EP less naive after the same tuning by `benchmarks.equivalent_accuracy`, seed by seed."""
+    runs = benchmark(name)["runs"]
+    return [run[f"{speedup}x equivalent"] - run[f"{speedup}x {naive}"] for run in runs]
+
+
 def compared(name: str) -> dict[str, tuple[float, float]]:
     """Of `obc compare` on the digits: each variant's mean over the budgets and at half the MACs."""
     means = {}
