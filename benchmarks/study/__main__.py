@@ -41,15 +41,17 @@ def run(name: str, study: Study, folders: Folders, options: argparse.Namespace) 
             continue
         model, data = ready(seed)
         settings = {"rows": study.rows, "step": study.step, **study.variants[variant], "seed": seed}
+        resumed = False
         if options.scratch:  # a run that was planned before is not planned again
             settings["resume"] = options.scratch / f"{name} {key}"
+            resumed = settings["resume"].exists()
         cell = points(
             model, data, data.batches(study.batch), settings, study.speedups, samples, study.refit
         )
         whole = [c["whole"] for k, c in cells.results.items() if k.endswith(f"|{seed}")]
         about = {"whole": whole[0] if whole else accuracy(model, data.test)}
-        if there:
-            cell["planning seconds"] = there["planning seconds"]
+        if resumed:  # its seconds are not those of the whole planning
+            cell["planning seconds"] = there["planning seconds"] if there else None
         cells.add(key, {**about, "settings": study.variants[variant], **cell})
         CONSOLE.print(key, [(p["cut"], p.get("recalibrated")) for p in cell["points"]])
 

@@ -84,27 +84,24 @@ def block_rank() -> str:
 
 
 def criteria(name: str) -> str:
-    """A study: each variant as cut at all speed-ups, and recalibrated."""
+    """A study: each variant as cut at all speed-ups, and recalibrated where it was."""
     study, runs = STUDIES[name], by_variant(name)
     if not runs:
         return ""
     about = benchmark(f"study_{name}")
-    seeds = max(map(len, runs.values()))
     whole = statistics.mean(cell["whole"] for cells in runs.values() for cell in cells)
+    seeds = max(map(len, runs.values()))
     protocol = (
         f"**{TITLES[name]}**, {whole:.1f}% whole on {about['test']:,} test images; N = "
         f"{about['rows']} rows of {about['batch']} images, p = {100 * about['step']:g}%, "
-        f"{about['samples']} images to recalibrate with; "
-        f"{'one seed' if seeds == 1 else f'up to {seeds} seeds'} "
-        f"(`python -m benchmarks.study {name}`):"
+        f"{'one seed' if seeds == 1 else f'{seeds} seeds'} (`python -m benchmarks.study {name}`):"
     )
-    rows = []
-    for variant in (v for v in study.variants if v in runs):
-        cut = [values(runs[variant], s, "cut") for s in study.speedups]
-        fitted = [values(runs[variant], s, "recalibrated") for s in study.refit]
-        rows.append((variant, cut + fitted))
-    columns = [f"{s:g}×" for s in study.speedups] + [f"{s:g}×, recalibrated" for s in study.refit]
-    return f"{protocol}\n\n{table(['', *columns], _bold(rows))}"
+    pairs = [(s, "cut") for s in study.speedups] + [(s, "recalibrated") for s in study.refit]
+    pairs = [pair for pair in pairs if any(values(cells, *pair) for cells in runs.values())]
+    heads = [f"{s:g}×" if which == "cut" else f"{s:g}×, {which}" for s, which in pairs]
+    known = [v for v in study.variants if v in runs]
+    rows = [(v, [values(runs[v], *pair) for pair in pairs]) for v in known]
+    return f"{protocol}\n\n{table(['', *heads], _bold(rows))}"
 
 
 def settings() -> str:
