@@ -33,7 +33,7 @@ def picks(
     With `repeats`, each sample comes so many times in a row, so an epoch sees fewer of them.
 
     >>> [numbers.tolist() for numbers, _ in picks(5, 2, {"epoch": 1})]
-    [[3, 2], [4, 1]]
+    [[1, 2], [0, 4]]
     """
     which = FIRST | order
     seed, epoch, rank, world = (which[key] for key in ("seed", "epoch", "rank", "world"))
