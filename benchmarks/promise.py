@@ -89,7 +89,7 @@ def digits_case(seed: int) -> Case:
 
 
 def cifar_case(seed: int, folders: Folders) -> Case:
-    model, data = network("resnet56_padded", seed, folders)
+    model, data = network("resnet56_padded", seed, folders, test=10_000)
     images, labels = data.test
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))
     images, labels = images[order], labels[order]
