@@ -51,7 +51,9 @@ def check(chosen: Case, folder: Path) -> None:
         batches = [example, example]
         for criterion in ("jacobian", "l2"):
             obc.score(model, sites, batches, loss, criterion=criterion)
-        obc.plan(model, example, batches, loss, target="channels=80%", step=0.1)
+        channels = sum(site.size for site in sites)
+        one_less = f"channels={100 * (channels - 1) / channels:.6f}%"
+        obc.plan(model, example, batches, loss, target=one_less, step=0.1)
         pruned = obc.apply(
             copy.deepcopy(model), obc.Plan.from_kept(sites, random_kept(sites)), example=example
         )

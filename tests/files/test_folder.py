@@ -193,7 +193,7 @@ def test_a_failed_save_leaves_what_was_there(
 
     with monkeypatch.context() as patch:
         patch.setattr(os, name, full)
-        with pytest.raises(OSError, match="no space left"):
+        with pytest.raises((obc.ObcError, OSError), match="no space left"):
             obc.save(nth(1), tmp_path)
     assert found(tmp_path) == 0
     obc.save(nth(1), tmp_path)

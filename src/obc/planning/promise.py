@@ -35,7 +35,7 @@ def most_places(share: float, steps: int) -> int:
     """How many places a search evaluates at most that goes on for so many steps to this share.
 
     >>> most_places(share=0.5, steps=1000), most_places(share=0.5, steps=4)
-    (29, 8)
+    (28, 8)
     """
     strides, spaced = (math.ceil(math.log(share, part)) for part in (_STRIDE, _SPACING))
     halvings = math.ceil(math.log2((1 - _STRIDE) / (1 - _CLOSE)))
@@ -52,9 +52,9 @@ class Search:
     def plan(self) -> Plan:
         """The cheapest plan that keeps the promise, with all that was evaluated."""
         self._check_data()
-        passed, failed = self.outwards()
-        if not self.places.last:
+        if not self.places.run.open:
             raise ObcError("nothing can be removed: all sites are at their floors")
+        passed, failed = self.outwards()
         largest = self.bisected(lambda step: self._estimated(step), passed, failed)
         safest = self.bisected(lambda step: self._bounded(step), 0, largest + 1)
         best: int | None = None

@@ -74,7 +74,7 @@ def check(runtime: str) -> None:
 
     >>> check("onnx")
     Traceback (most recent call last):
-    obc.errors.ObcError: no runtime named 'onnx'; there are torch, compile, onnxruntime, openvino
+    obc.errors.ObcError: no runtime named 'onnx'; there are torch, compile, onnxruntime, openvino...
     """
     if runtime not in RUNTIMES:
         known = ", ".join(RUNTIMES)
