@@ -57,7 +57,7 @@ def check(chosen: Case, folder: Path) -> None:
         pruned = obc.apply(
             copy.deepcopy(model), obc.Plan.from_kept(sites, random_kept(sites)), example=example
         )
-        obc.recalibrate(pruned, model, batches)
+        obc.recalibrate(pruned, model, batches, call=run)
     with unread(pruned):
         obc.save(pruned, folder / "artifact")
         obc.cost(pruned, example)

@@ -24,7 +24,7 @@ MODELLING = "modeling_pruned.py"
 _FILE = '''"""{kind} of transformers with the widths that config.json lists under "pruned"."""
 
 import torch
-from transformers import {kind}
+from {module} import {kind}
 
 
 class Pruned{kind}({kind}):
@@ -109,7 +109,11 @@ def write_modelling(model: Any, folder: Path) -> None:
     kind = type(model)
     if not kind.__module__.startswith("transformers."):
         raise ObcError(f"{kind.__name__} is no class of transformers")
-    (folder / MODELLING).write_text(_FILE.format(kind=kind.__name__), encoding="utf-8")
+    # Parts of a model, such as WhisperEncoder, are not exported by transformers itself.
+    exported = hasattr(importlib.import_module("transformers"), kind.__name__)
+    module = "transformers" if exported else kind.__module__
+    text = _FILE.format(kind=kind.__name__, module=module)
+    (folder / MODELLING).write_text(text, encoding="utf-8")
 
 
 def class_in(folder: Path) -> Any:
