@@ -32,9 +32,10 @@ from obc.models import resolve
 from obc.running.modules import blocks_of
 from obc.search.choice import chosen
 from obc.tasks import Language
+from obc.tasks.language import load_tokenizer
 
-SHARES = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3)
-FEW = (0.1, 0.2, 0.3)
+TAIL = 5_000  # letters of the tale
+BARS = (0.2, 0.3)  # shares of which a goal is set, evaluated on more windows
 
 
 class Cell(NamedTuple):
@@ -49,21 +50,19 @@ class Cell(NamedTuple):
         return f"{self.criterion}, {self.way}, {self.draw}, {self.share:.0%}"
 
 
+WAYS = (
+    *(("jacobian", "free"), ("l1", "free"), ("random", "free"), ("jacobian", "bias")),
+    *(("jacobian", "uniform"), ("taylor", "free"), ("hessian", "free")),
+)
 # What is asked first comes first, so that a run that is stopped leaves a table.
 CELLS = [
-    *(Cell("jacobian", "free", 0, share) for share in (0.2, 0.3, 0.1, 0.05, 0.15, 0.25)),
-    *(Cell(name, "free", 0, share) for share in (0.2, 0.3) for name in ("l1", "random")),
-    *(Cell("jacobian", "bias", 0, share) for share in FEW),
-    *(Cell("jacobian", "free", 1, share) for share in (0.2, 0.3)),
-    *(Cell("jacobian", "uniform", 0, share) for share in (0.2, 0.3)),
-    *(Cell(name, "free", 0, share) for name in ("taylor", "hessian") for share in (0.2, 0.3)),
+    *(Cell("jacobian", "free", 0, share) for share in BARS),
     *(
-        Cell(name, "free", 0, share)
-        for share in SHARES
-        for name in ("l1", "random", "taylor", "hessian")
+        Cell(name, way, draw, share)
+        for draw in (0, 1)
+        for share in (0.2, 0.3, 0.1, 0.05, 0.15, 0.25)
+        for name, way in WAYS
     ),
-    *(Cell("jacobian", way, 0, share) for way in ("uniform", "bias") for share in SHARES),
-    *(Cell("jacobian", "free", 1, share) for share in SHARES),
 ]
 
 
@@ -73,7 +72,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--train", type=Path, required=True, help="a text to calibrate on")
     parser.add_argument("--test", type=Path, required=True, help="WikiText-2's, to evaluate on")
     parser.add_argument("--tale", type=Path, required=True, help="a text; its end is evaluated on")
-    parser.add_argument("--windows", type=int, default=2, help="of 2,048 tokens, of the test text")
+    parser.add_argument("--windows", type=int, default=1, help="of 2,048 tokens, of the test text")
+    parser.add_argument("--more", type=int, default=4, help="windows for shares with a goal")
     parser.add_argument("--rows", type=int, default=32, help="of 256 tokens, to score with")
     parser.add_argument("--samples", type=int, default=32, help="rows to recalibrate on")
     parser.add_argument("--show", action="store_true", help="only print what there is")
@@ -126,13 +126,20 @@ class Study:
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
         test = read_text(options.test, "blank")
-        texts = {"tokenizer": options.model, "windows": options.windows, "name": "WikiText-2 test"}
-        self.task = Language(
-            read_text(options.train, "blank"), test, joining="lines joined by blank lines", **texts
+        texts = {"name": "WikiText-2 test", "joining": "lines joined by blank lines"}
+        train, tokenizer = read_text(options.train, "blank"), load_tokenizer(options.model)
+        self.task, self.more = (
+            Language(train, test, tokenizer=tokenizer, windows=windows, **texts)
+            for windows in (options.windows, options.more)
         )
-        tale = read_text(options.tale)[-40_000:]
+        tale = read_text(options.tale)[-TAIL:]
         self.tale = Language(
-            tale, tale, tokenizer=self.task.tokenizer, windows=1, name="the last 40,000 letters"
+            tale,
+            tale,
+            tokenizer=tokenizer,
+            length=1024,
+            windows=1,
+            name=f"the last {TAIL:,} letters",
         )
         self.model: Any = resolve(f"hf:{options.model}", pretrained=True).eval()
         self.sites = obc.trace(self.model, self.task.example())
@@ -146,8 +153,10 @@ class Study:
         torch.manual_seed(draw)
         return list(islice(self.task.calibration(size), -(-count // size)))
 
-    def measured(self, model: nn.Module) -> dict[str, float]:
+    def measured(self, model: nn.Module, goal: bool) -> dict[str, float]:
         values = self.task.evaluate(model).named()
+        if goal:
+            values["more"] = self.more.evaluate(model).named()["loss"]
         return {**values, "tale": self.tale.evaluate(model).named()["perplexity"]}
 
     def scores(self, name: str, draw: int) -> tuple[dict[str, Tensor], float]:
@@ -194,6 +203,7 @@ class Study:
 
     def run(self, cell: Cell, table: Table) -> None:
         kept, options = self.kept(cell), self.options
+        goal = cell in CELLS[: len(BARS)]
         _, scoring = self.scores(cell.criterion, cell.draw)
         start = time.process_time()
         small = obc.apply(copy.deepcopy(self.model), obc.Plan.from_kept(self.sites, kept))
@@ -201,7 +211,7 @@ class Study:
             self._compensate(small, kept, cell.draw)
         seconds = scoring + time.process_time() - start
         heads = sum(self.sites[n].size - len(k) for n, k in kept.items() if self.sites[n].heads)
-        point: dict[str, Any] = {"cut": self.measured(small), "KV groups gone": heads}
+        point: dict[str, Any] = {"cut": self.measured(small, goal), "KV groups gone": heads}
         if cell.way != "bias":
             start = time.process_time()
             rows = self.rows(options.samples, cell.draw, 4)
@@ -209,9 +219,9 @@ class Study:
                 small, self.model, rows, samples=options.samples, seed=cell.draw, residual=False
             )
             point["recalibration"] = time.process_time() - start
-            point["recalibrated"] = self.measured(small)
+            point["recalibrated"] = self.measured(small, goal)
             seconds += point["recalibration"]
-            if cell.criterion == "jacobian" and not cell.draw:
+            if goal:
                 point["speed"] = self.task.speed(small)
         table.add(str(cell), {**point, "seconds": seconds})
 
@@ -265,6 +275,7 @@ def main() -> None:
     study = Study(options)
     protocol = {
         "evaluation": study.task.protocol,
+        "goals": study.more.protocol,
         "tale": study.tale.protocol,
         "calibration": f"{options.rows} rows of 256 tokens of {options.train.name} score the whole "
         f"model once, {options.samples} recalibrate; ranked by score ÷ parameters, layers of a "
@@ -275,7 +286,9 @@ def main() -> None:
     if options.show:
         return table.show()
     if "whole" not in table.points:
-        table.add("whole", {**study.measured(study.model), "speed": study.task.speed(study.model)})
+        table.add(
+            "whole", {**study.measured(study.model, True), "speed": study.task.speed(study.model)}
+        )
     for cell in CELLS:
         if str(cell) not in table.points:
             study.run(cell, table)

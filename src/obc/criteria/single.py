@@ -42,8 +42,8 @@ def _chunks(
         result: Tensor = functional_call(losses, named, (tree_unflatten(rows, spec),))
         return result
 
-    gradients = vmap(grad(one), in_dims=(None, *(0 if a else None for a in along)))
-    step = max(1, _NUMBERS // max(1, sum(t.numel() for t in tensors.values())))
+    step = min(count, max(1, _NUMBERS // max(1, sum(t.numel() for t in tensors.values()))))
+    gradients = _alone(one, along) if step == 1 else _together(one, along)
     start = 0
     while start < count:
         part = [x[start : start + step] if a else x for x, a in zip(leaves, along, strict=True)]
@@ -60,6 +60,11 @@ def _chunks(
             continue
         yield chunk
         start += step
+
+
+def _together(one: Callable[..., Tensor], along: list[bool]) -> Callable[..., dict[str, Tensor]]:
+    """Gradients of all samples at once."""
+    return vmap(grad(one), in_dims=(None, *(0 if a else None for a in along)))
 
 
 def _alone(one: Callable[..., Tensor], along: list[bool]) -> Callable[..., dict[str, Tensor]]:
