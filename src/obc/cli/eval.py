@@ -8,8 +8,8 @@ from obc.cli.arguments import DataName, Model, Pretrained, TaskName, Weights
 from obc.cli.inputs import example_of, model_of, task_of
 from obc.cli.measure import measured, models_table, plain
 from obc.cli.output import Output, Result
-from obc.files.folder import TENSORS
 from obc.files.reference import reference
+from obc.files.shards import is_saved
 
 
 def evaluate(
@@ -31,7 +31,7 @@ def evaluate(
     purpose = task_of(data, task, model)
     net = model_of(model, purpose, weights, pretrained)
     place = Path(model.removeprefix("hf:"))
-    saved = place if (place / TENSORS).is_file() else None
+    saved = place if is_saved(place) else None
     with out.doing("evaluating"):
         row = measured(model, net, purpose, example_of(net, purpose), saved)
         speeds = purpose.speed(net)

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from obc.errors import ObcError
-from obc.files import folder
+from obc.files import folder, shards
 from obc.files.loading import load as load_artifact
 from obc.files.reference import refer, reference
 from obc.models import resolve
@@ -64,8 +64,8 @@ def model_of(
 def _saved(path: Path, weights: Path | None, pretrained: bool) -> nn.Module:
     if weights is not None or pretrained:
         raise ObcError(f"{path} has weights of its own; leave --weights and --pretrained out")
-    if not (path / folder.TENSORS).is_file():
-        raise ObcError(f"{path} holds no model that obc saved: there is no {folder.TENSORS}")
+    if not shards.is_saved(path):
+        raise ObcError(f"{path} holds no model that obc saved: there is no {shards.TENSORS}")
     with folder.reading(path) as (_, artifact):
         name = artifact.model
     if name is None:

@@ -14,8 +14,8 @@ from obc.cli.inputs import example_of
 from obc.cli.measure import Measured, measured, models_table, plain
 from obc.cli.output import Output, Result
 from obc.equivalent.apply import apply
-from obc.files.folder import TENSORS
 from obc.files.saving import save
+from obc.files.shards import size_of
 from obc.planning.planner import plan as make_plan
 from obc.plans.plan import Plan
 from obc.reporting import fill
@@ -98,7 +98,7 @@ class Job:
     def save(self, row: Measured) -> Measured:
         """Save the model; its row with the size of the file."""
         save(self.model, self.folder)
-        return replace(row, size=(self.folder / TENSORS).stat().st_size)
+        return replace(row, size=size_of(self.folder))
 
     def tune(self, name: str, recipe: Recipe, **options: Any) -> Tuned:
         with self.out.doing(name):

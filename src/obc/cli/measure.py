@@ -14,7 +14,7 @@ from torch import nn
 from obc.costs.counting import cost
 from obc.equivalent.attach import is_equivalent
 from obc.equivalent.merge import merge
-from obc.files.folder import TENSORS
+from obc.files.shards import size_of
 from obc.reporting.record import Latency, finite
 from obc.running.timing import race_models
 from obc.tasks.evaluation import Evaluation, Metric
@@ -68,7 +68,7 @@ def measured(
         costs.macs,
         costs.params,
         milliseconds([model], example)[0],
-        (folder / TENSORS).stat().st_size if folder is not None else None,
+        size_of(folder) if folder is not None else None,
     )
 
 

@@ -1,8 +1,8 @@
 """A folder with an artifact: replaced as a whole, whatever happens on the way.
 
-`model.safetensors` names the digest of its plan, so the rename of that one file is the moment at
-which the old artifact becomes the new one. Until then nothing of the old one is touched; after it,
-the plan is found in `.saving` if the crash came before it was moved.
+`model.safetensors`, or the index of its shards, names the digest of its plan, so the rename of that
+one file is the moment at which the old artifact becomes the new one. Until then nothing of the old
+one is touched; after it, the plan is found in `.saving` if the crash came before it was moved.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, get_args
 
@@ -21,9 +21,9 @@ from obc.disk.claim import make
 from obc.disk.reading import parse, read_bytes
 from obc.errors import ObcError
 from obc.files.artifact import Artifact, Beside
-from obc.files.tensors import opened
+from obc.files.shards import TENSORS, is_saved, place, sweep, tensors_in
 
-TENSORS, PLAN, ASIDE = "model.safetensors", "plan.json", ".saving"
+PLAN, ASIDE = "plan.json", ".saving"
 _WHAT = "an artifact"
 
 
@@ -31,8 +31,9 @@ _WHAT = "an artifact"
 def reading(folder: Path) -> Iterator[tuple[Any, Artifact]]:
     """The tensors of a folder, not read yet, and the plan that goes with them."""
     for last in (False, True):
-        with opened(folder / TENSORS) as file:
+        with ExitStack() as stack:
             try:
+                file = stack.enter_context(tensors_in(folder))
                 artifact = _plan_of(folder, (file.metadata() or {}).get("obc.plan"))
             except ObcError:
                 if last:
@@ -77,20 +78,20 @@ def replacing(folder: Path) -> Iterator[Path]:
             _sync(folder)
         except (OSError, SafetensorError) as error:  # a full disk, say
             shutil.rmtree(aside, ignore_errors=True)
-            kept = "; what was there before is kept" if (folder / TENSORS).exists() else ""
+            kept = "; what was there before is kept" if is_saved(folder) else ""
             raise ObcError(f"{folder} cannot be written: {error}{kept}") from error
         except BaseException:
             shutil.rmtree(aside, ignore_errors=True)
             raise
-        os.replace(aside / TENSORS, folder / TENSORS)
+        place(aside, folder)
         _sync(folder)
         _finish(folder)
 
 
 def _check_ours(folder: Path) -> None:
     """Somebody else's model is not overwritten."""
-    if (folder / TENSORS).exists():
-        with opened(folder / TENSORS) as file:
+    if is_saved(folder):
+        with tensors_in(folder) as file:
             if "obc.plan" not in (file.metadata() or {}):
                 raise ObcError(
                     f"{folder / TENSORS} was not written by obc.save; choose another folder"
@@ -100,9 +101,9 @@ def _check_ours(folder: Path) -> None:
 def _finish(folder: Path) -> None:
     """Bring the other files after the tensors, also those of a save that was cut short."""
     plan = folder / ASIDE / PLAN
-    if not plan.exists() or not (folder / TENSORS).exists():
+    if not plan.exists() or not is_saved(folder):
         return
-    with opened(folder / TENSORS) as file:
+    with tensors_in(folder) as file:
         note = (file.metadata() or {}).get("obc.plan")
     content = read_bytes(plan, _WHAT)
     if digest.of_bytes(content) != note:
@@ -114,6 +115,7 @@ def _finish(folder: Path) -> None:
             os.replace(folder / ASIDE / name, folder / name)
         elif name in old and name not in new.beside:
             (folder / name).unlink(missing_ok=True)
+    sweep(folder)
     os.replace(plan, folder / PLAN)
     _sync(folder)
     shutil.rmtree(folder / ASIDE, ignore_errors=True)

@@ -16,7 +16,7 @@ from obc.disk.reading import LIMIT
 from obc.equivalent.attach import is_equivalent
 from obc.errors import ObcError
 from obc.files.artifact import Artifact
-from obc.files.folder import PLAN, TENSORS, replacing
+from obc.files.folder import PLAN, replacing
 from obc.files.hugging import (
     check_pretrained,
     fitting_config,
@@ -26,7 +26,8 @@ from obc.files.hugging import (
 )
 from obc.files.modelling import MODELLING, class_in, narrowed_config, write_modelling
 from obc.files.reference import reference as known_reference
-from obc.files.tensors import check_storable, collect, outside_state, stored, write
+from obc.files.shards import write_tensors
+from obc.files.tensors import check_storable, collect, outside_state, stored
 from obc.plans.plan import Plan
 from obc.running.modules import check_model
 from obc.surgery.record import applied
@@ -36,14 +37,21 @@ _FULL = re.compile(r"parametrizations\.(\w+)\.original$")
 _FACTOR = re.compile(r"parametrizations\.\w+\.0\.[CD]\.\d+\.")
 
 
-def save(model: nn.Module, path: str | os.PathLike[str], *, reference: str | None = None) -> None:
+def save(
+    model: nn.Module,
+    path: str | os.PathLike[str],
+    *,
+    reference: str | None = None,
+    max_shard_size: int = 5 * 10**9,
+) -> None:
     """Write a pruned model into a folder, from which `obc.load` builds it again.
 
     Whatever happens on the way, the folder holds the artifact it held before or the new one. A
     Hugging Face model gets its `config.json` and its tokenizer too, so that plain `from_pretrained`
     loads the folder; where widths differ over layers, a modelling file that takes
     `trust_remote_code=True`. A warning says so where neither will do. `reference` is the name the
-    model was built by, such as "torchvision:resnet50": it is written down for readers.
+    model was built by, such as "torchvision:resnet50": it is written down for readers. Tensors of
+    more than `max_shard_size` bytes are spread over several files, with Hugging Face's index.
 
     >>> import tempfile, torch, obc
     >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
@@ -73,16 +81,16 @@ def save(model: nn.Module, path: str | os.PathLike[str], *, reference: str | Non
     note = None
     with replacing(Path(path)) as aside:
         if is_hugging(model):
-            note = _write_for_hugging(model, artifact, tensors, aside)
+            note = _write_for_hugging(model, artifact, tensors, aside, max_shard_size)
         else:
-            _write(artifact, tensors, aside)
+            _write(artifact, tensors, aside, max_shard_size)
     if note is not None:
         warnings.warn(
             f"{path} is for obc.load; from_pretrained cannot load this model: {note}", stacklevel=2
         )
 
 
-def _write(artifact: Artifact, tensors: dict[str, Tensor], aside: Path) -> None:
+def _write(artifact: Artifact, tensors: dict[str, Tensor], aside: Path, limit: int) -> None:
     text = artifact.text().encode()
     if len(text) > LIMIT:
         warnings.warn("the plans' history is too long to be kept; it is left out", stacklevel=4)
@@ -90,12 +98,12 @@ def _write(artifact: Artifact, tensors: dict[str, Tensor], aside: Path) -> None:
         text = artifact.model_copy(update={"plans": plans}).text().encode()
     (aside / PLAN).write_bytes(text)
     inside = {n: t for n, t in tensors.items() if artifact.tensors[n].data is None}
-    write(inside, aside / TENSORS, digest.of_bytes(text))
-    shutil.copymode(aside / PLAN, aside / TENSORS)  # safetensors would keep it to its owner
+    for path in write_tensors(inside, aside, digest.of_bytes(text), limit):
+        shutil.copymode(aside / PLAN, path)  # safetensors would keep it to its owner
 
 
 def _write_for_hugging(
-    model: nn.Module, artifact: Artifact, tensors: dict[str, Tensor], aside: Path
+    model: nn.Module, artifact: Artifact, tensors: dict[str, Tensor], aside: Path, limit: int
 ) -> str | None:
     """The artifact with a configuration beside it, or without one and the reason why."""
     note = "its C and D are not merged yet"
@@ -103,14 +111,14 @@ def _write_for_hugging(
         try:
             names, kind = describe(model, aside)
             names = [*names, *write_tokenizer(model, aside)]
-            _write(artifact.model_copy(update={"beside": names}), tensors, aside)
+            _write(artifact.model_copy(update={"beside": names}), tensors, aside, limit)
             check_pretrained(model, kind, aside, artifact.plans)
             return None
         except ObcError as reason:
             note = str(reason)
             for path in aside.iterdir():
                 path.unlink()
-    _write(artifact, tensors, aside)
+    _write(artifact, tensors, aside, limit)
     return note
 
 
