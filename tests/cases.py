@@ -35,6 +35,7 @@ TAGS = {
     "unused": "has parameters that the example does not touch",
     "single": "rounds to float32 on the way, so comparisons in float64 need a wider tolerance",
     "slow": "takes more than a second and a half to prepare",
+    "long": "takes seconds to cut and to compare, and a shorter case is like it",
 }
 
 
@@ -115,10 +116,12 @@ HAND = [
     # The published shapes.
     hand("vgg19", partial(vgg19, 10, width=6), image(32), "must conv"),
     hand("resnet20", resnet20, image(16), "must conv"),
-    hand("resnet56", resnet56, image(16), "must conv"),
+    hand("resnet56", resnet56, image(16), "must conv long"),
     hand("resnet20_padded", partial(resnet20_padded, 6, width=4), image(12), "conv bare"),
     hand("resnet_preactivation", blocks.PreActivationResNet, image(12), "must conv"),
-    hand("resnet50", partial(blocks.BottleneckResNet, 6, (3, 4, 6, 3)), image(32), "must conv"),
+    hand(
+        "resnet50", partial(blocks.BottleneckResNet, 6, (3, 4, 6, 3)), image(32), "must conv long"
+    ),
     hand("mobilenet_v2", blocks.MobileNetV2, image(20), "must conv groups"),
     hand(
         "resnext",
@@ -223,7 +226,7 @@ HAND = [
         "encoder_decoder",
         attention.EncoderDecoder,
         lambda: (floats(2, 7, 5), tokens(11, 2, 6)),
-        "attention",
+        "attention long",
     ),
     hand("windows", attention.Windowed, image(16), "attention bare"),
     hand("non_local", attention.NonLocal, image(8), "conv"),
@@ -322,9 +325,9 @@ HUGGING = [
         "attention glu single",
     ),
     hf("hf_vit", hugging.vit, pixels(24), "attention bare"),
-    hf("hf_swin", hugging.swin, pixels(32), "attention bare"),
+    hf("hf_swin", hugging.swin, pixels(32), "attention bare long"),
     hf("hf_convnext", hugging.convnext, pixels(32), "conv bare"),
-    hf("segformer", hugging.segformer, pixels(64), "conv attention"),
+    hf("segformer", hugging.segformer, pixels(64), "conv attention long"),
     hf(
         "t5",
         partial(hugging.t5, False),
@@ -335,7 +338,7 @@ HUGGING = [
         "t5_gated",
         partial(hugging.t5, True),
         lambda: {**text(use_cache=False), "decoder_input_ids": tokens(53, 2, 7)},
-        "attention tied glu single",
+        "attention tied glu single long",
     ),
     hf(
         "whisper_encoder",

@@ -25,6 +25,6 @@ def marks(case: Case) -> list[pytest.MarkDecorator]:
     ]
     if not case.tags.isdisjoint(("torchvision", "timm")):
         found.append(pytest.mark.torchvision)
-    if "slow" in case.tags:
+    if not case.tags.isdisjoint(("slow", "long")):
         found.append(pytest.mark.slow)
     return found

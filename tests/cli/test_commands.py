@@ -76,6 +76,7 @@ def test_what_images_are_planned_with() -> None:
     assert planned(task, "taylor", {"rows": None}) == paper
 
 
+@pytest.mark.slow
 def test_c_and_d_start_where_recalibration_ends(dense: Path, tmp_path: Path) -> None:
     arguments = ("prune", dense, "--data", "digits", "--target", "macs=2x", "--rows", 2)
     plain = done(*arguments, "--step", 0.1, "--out", tmp_path / "plain")
@@ -109,6 +110,7 @@ def test_run_does_all_of_a_recipe(dense: Path, recipes: Path, tmp_path: Path) ->
     assert again["tuned (EP)"]["loss"] == found["tuned (EP)"]["loss"]
 
 
+@pytest.mark.slow
 def test_a_recipe_may_recalibrate(dense: Path, recipes: Path, tmp_path: Path) -> None:
     recipe = tmp_path / "recalibrated.toml"
     whole = (recipes / "whole.toml").read_text()

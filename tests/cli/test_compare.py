@@ -69,6 +69,7 @@ def test_finished_cells_are_kept_and_missing_ones_made(dense: Path, folder: Path
     assert len((folder / "criteria.csv").read_bytes().splitlines()) == len(table.splitlines())
 
 
+@pytest.mark.slow
 def test_an_ablation_goes_beside_the_criteria(dense: Path, folder: Path) -> None:
     done("compare", dense, *QUICK, "--ablate", "scope", "--seeds", 1, "--out", folder)
     every = rows(folder, "ablation-scope")

@@ -12,6 +12,7 @@ import obc
 from obc.running.forward import arguments, outputs
 from tests import dense
 from tests.cases import Case, case, cases
+from tests.parameters import marks
 
 ALL = [c for c in (*cases("hand"), *cases("hf")) if "slow" not in c.tags]
 # One of each kind of layer and wiring, small enough to write every criterion out.
@@ -62,7 +63,7 @@ def prepared(name: str) -> tuple[Case, nn.Module, obc.Sites, list[Any]]:
     return chosen, model, sites, batches(chosen)
 
 
-@pytest.mark.parametrize("name", [c.name for c in ALL])
+@pytest.mark.parametrize("name", [pytest.param(c.name, marks=marks(c)) for c in ALL])
 def test_streamed_products_are_those_of_weight_gradients(name: str) -> None:
     chosen, model, sites, data = prepared(name)
     if not sites:

@@ -175,6 +175,7 @@ def kill_at_random(folder: Path, times: int) -> None:
     assert last > 0 and seen == {True, False}, "kills must come within saves and between them"
 
 
+@pytest.mark.slow
 def test_killed_a_hundred_times(tmp_path: Path) -> None:
     kill_at_random(tmp_path, 100)
 

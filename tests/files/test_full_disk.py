@@ -34,7 +34,9 @@ except obc.ObcError as error:
 """
 
 
-@pytest.mark.parametrize("name", ["artifact", "net.pt2", "net.onnx"])
+@pytest.mark.parametrize(
+    "name", ["artifact", "net.pt2", pytest.param("net.onnx", marks=pytest.mark.slow)]
+)
 def test_nothing_is_lost(tmp_path: Path, name: str) -> None:
     if name.endswith("onnx") and not all(map(vision.installed, ("onnxscript", "onnxruntime"))):
         pytest.skip("onnx is not installed")

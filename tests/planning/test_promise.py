@@ -154,6 +154,7 @@ def test_another_cost_can_be_minimised(net: torch.nn.Module) -> None:
     assert plan.promise is not None and plan.promise.method == "bootstrap"
 
 
+@pytest.mark.slow
 def test_measured_seconds_may_vary(net: torch.nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
     """A clock that errs by a fifth leads to no much larger model than one that does not err."""
     noise = torch.Generator().manual_seed(0)

@@ -185,6 +185,7 @@ def start(out: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(command, env=given, stdout=subprocess.PIPE, text=True)
 
 
+@pytest.mark.slow
 def test_killed_while_learning_a_regression_it_ends_with_the_same_bits(tmp_path: Path) -> None:
     with start(tmp_path / "whole") as whole:
         assert whole.stdout is not None and whole.stdout.read() == "ready\ndone\n"

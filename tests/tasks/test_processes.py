@@ -48,7 +48,8 @@ def run(
     return [load_file(folder / f"{rank}.safetensors") for rank in ranks], told
 
 
-@pytest.mark.parametrize("kind", ["samples", pytest.param("loader", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["samples", "loader"])
 def test_two_processes_learn_what_one_does(kind: str, tmp_path: Path) -> None:
     (one,), (alone,) = run(tmp_path / "one", kind, 1)
     (first, second), told = run(tmp_path / "two", kind, 2)

@@ -153,6 +153,7 @@ def test_a_unet_is_cut_recalibrated_and_tuned(learned: Path) -> None:
     assert tuned.last is not None and tuned.last.miou > 0.8 * whole
 
 
+@pytest.mark.slow
 def test_a_drop_in_miou_is_promised_on_the_command_line(learned: Path) -> None:
     file, out = EXAMPLES / "task_segmentation.py", learned / "small"
     done(

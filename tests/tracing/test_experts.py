@@ -58,7 +58,10 @@ def without(model: Any, gone: list[int]) -> Tensor:
     return logits
 
 
-@pytest.mark.parametrize("name", ["Mixtral", "Qwen2Moe", "Qwen3Moe"])
+@pytest.mark.parametrize(
+    "name",
+    ["Mixtral", *(pytest.param(n, marks=pytest.mark.slow) for n in ("Qwen2Moe", "Qwen3Moe"))],
+)
 def test_cut_they_are_never_picked(name: str, tmp_path: Path) -> None:
     model = mixture(name)
     sites = obc.trace(model, IDS)

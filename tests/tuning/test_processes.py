@@ -102,6 +102,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[float], dict[s
     return one["losses"], load_file(folder / "0.safetensors")
 
 
+@pytest.mark.slow
 def test_two_processes_at_half_the_batch_follow_one(
     tmp_path: Path, alone: tuple[list[float], dict[str, torch.Tensor]]
 ) -> None:
