@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 import obc
 from obc.tracing.tracer import Tracing
+from obc.tracing.trial import Trial
 from tests.nets.wrap import Wrap
 from tests.reference import random_kept
 from tests.untouched import untouched
@@ -124,3 +125,29 @@ def test_a_plan_of_tied_sites_is_replayed_on_a_copy() -> None:
     assert sites.names == obc.trace(model, X).names
     plan = obc.Plan.from_kept(sites, {"up": [1, 2]})
     assert obc.verify(other, obc.apply(model, plan), plan, X) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("model", "tried"),
+    [
+        (net(lambda y: y), False),
+        (net(lambda y: y.view(2, 4, 4).transpose(1, 2).flatten(1)), True),
+        (net(lambda y: y, lambda y: y * torch.nan), True),
+        (net(FACTORS["root"]), True),
+    ],
+    ids=["plain", "reshaped", "nothing to compare", "not proven"],
+)
+def test_where_values_prove_the_cut_nothing_else_is_tried(
+    model: nn.Module, tried: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only where no size in the code shaped anything, and values were compared."""
+    tries = []
+    failures = Trial.failures
+
+    def spy(self: Trial, *args: object) -> object:
+        tries.append(args)
+        return failures(self, *args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Trial, "failures", spy)
+    obc.trace(model, X)
+    assert bool(tries) is tried

@@ -20,7 +20,8 @@ from obc.costs.polynomials import Products, Term
 from obc.errors import ObcError, closest
 from obc.running.modules import blocks_of, named_tensors
 from obc.running.snapshot import unchanged
-from obc.tracing.flow import Flow, bind
+from obc.tracing.arguments import bind
+from obc.tracing.flow import Flow
 from obc.tracing.narrow import narrow
 from obc.tracing.rules.products import Dim, Operands, total
 from obc.tracing.tracer import Tracing

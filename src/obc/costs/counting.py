@@ -13,7 +13,7 @@ from obc.errors import ObcError
 from obc.running.forward import forward
 from obc.running.modules import ModuleStack
 from obc.running.snapshot import unchanged
-from obc.tracing.flow import bind
+from obc.tracing.arguments import bind
 from obc.tracing.rules.products import Operands, total
 from obc.tracing.rules.registry import find
 

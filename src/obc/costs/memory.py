@@ -24,7 +24,7 @@ from obc.errors import ObcError
 from obc.running.forward import forward
 from obc.running.modules import named_tensors
 from obc.running.snapshot import unchanged
-from obc.tracing.flow import tensors_in
+from obc.tracing.arguments import tensors_in
 from obc.tracing.rules.products import plain_dims
 from obc.tracing.tracer import Tracing
 from obc.tracing.trial import full

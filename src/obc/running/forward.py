@@ -5,8 +5,9 @@ from __future__ import annotations
 import warnings
 from collections import deque
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from enum import Enum
+from functools import cache
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -18,8 +19,17 @@ from torch.utils._pytree import tree_leaves
 from obc.running.randomness import forked
 
 
+@cache
+def _writes(func: Any) -> bool:
+    return bool(func._schema.is_mutable)
+
+
 class _Writes(TorchDispatchMode):
-    """Keeps what was in a tensor of the model or the example before it is first written to."""
+    """Keeps what was in a tensor of the model or the example before it is first written to.
+
+    Tensors on the meta device have no values; a model that asks for one is told "yes", or 1. Models
+    ask whether a mask is all ones, a sequence not packed: the plain case is a yes.
+    """
 
     def __init__(self, tensors: list[Tensor]) -> None:
         super().__init__()
@@ -31,10 +41,15 @@ class _Writes(TorchDispatchMode):
         return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func._schema.is_mutable:
+        if _writes(func):
             for x in tree_leaves((args, kwargs)):
                 if isinstance(x, Tensor):
                     self._keep(x.untyped_storage()._cdata)
+        if func is torch.ops.aten._local_scalar_dense.default and args[0].is_meta:
+            warnings.warn(
+                "the model asks for a value that a meta tensor does not have; took 1", stacklevel=2
+            )
+            return torch.ones((), dtype=args[0].dtype).item()
         return func(*args, **(kwargs or {}))
 
     def _keep(self, storage: int) -> None:
@@ -47,25 +62,6 @@ class _Writes(TorchDispatchMode):
             for tensor, value in self._before.values():
                 if not tensor.is_meta:
                     tensor.copy_(value)
-
-
-class _Yes(TorchDispatchMode):
-    """Tensors on the meta device have no values; a model that asks for one is told "yes", or 1.
-
-    Models ask whether a mask is all ones, a sequence not packed: the plain case is a yes.
-    """
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is not torch.ops.aten._local_scalar_dense.default or not args[0].is_meta:
-            return func(*args, **(kwargs or {}))
-        warnings.warn(
-            "the model asks for a value that a meta tensor does not have; took 1", stacklevel=2
-        )
-        return torch.ones((), dtype=args[0].dtype).item()
 
 
 def forward(model: nn.Module, example: Any, training: bool = False) -> Any:
@@ -98,17 +94,19 @@ def quiet(model: nn.Module, example: Any, training: bool = False) -> Iterator[No
     writes = _Writes([*tensors, *buffers, *inputs])
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
-    for module, _ in modes:  # a batch norm in train mode refuses single samples
-        module.training = training and not isinstance(module, nn.modules.batchnorm._BatchNorm)
-    answers = _Yes() if any(p.is_meta for p in tensors) else nullcontext()
+    for module, mode in modes:  # a batch norm in train mode refuses single samples
+        new = training and not isinstance(module, nn.modules.batchnorm._BatchNorm)
+        if new is not mode:
+            module.training = new
     try:
-        with torch.no_grad(), forked(tensors), answers, writes:
+        with torch.no_grad(), forked(tensors), writes:
             yield
     finally:
         writes.undo()
         torch.backends.mha.set_fastpath_enabled(fast)
         for module, training in modes:
-            module.training = training
+            if module.training is not training:
+                module.training = training
 
 
 def outputs(value: Any) -> list[Tensor]:

@@ -32,7 +32,7 @@ def check_model(model: object) -> None:
             raise ObcError(
                 f"{where} is wrapped in {type(module).__name__}; give what is inside: model.module"
             )
-        hook = getattr(module, "_hf_hook", None)
+        hook = vars(module).get("_hf_hook")
         if any(getattr(h, "offload", False) for h in getattr(hook, "hooks", [hook])):
             raise ObcError(
                 f"{where} is offloaded by accelerate, so its weights are not at hand; load the "

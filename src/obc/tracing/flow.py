@@ -25,7 +25,16 @@ from torch.utils._pytree import tree_leaves
 
 from obc.running.forward import closed, forward, outputs
 from obc.running.modules import ModuleStack, named_tensors
+from obc.tracing.arguments import (
+    bind,
+    schema_name,
+    shapes_and_numbers,
+    short_name,
+    tensors_in,
+    tensors_within,
+)
 from obc.tracing.ledger import Ledger, Pick, Place
+from obc.tracing.meta import Shapes
 
 if TYPE_CHECKING:  # the rules are written in terms of this module
     from obc.tracing.rules.registry import Operator
@@ -40,7 +49,7 @@ _NOT_USER_CODE = (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True, eq=False)
 class Tracked:
     """What is known of a tensor: its labels, and what went into it.
 
@@ -80,7 +89,7 @@ class Leaf:
         )
 
 
-@dataclass
+@dataclass(slots=True)
 class Call:
     """One operator call, with its arguments by name."""
 
@@ -164,6 +173,8 @@ class Flow(TorchDispatchMode):
         self.uses: dict[str, set[str]] = {}
         self._names = {id(t): n for n, t in named_tensors(model).items()}
         self._inputs: dict[int, Tensor] = {}
+        self._shapes = Shapes() if any(p.is_meta for p in model.parameters()) else None
+        self._has_opaque = any(isinstance(m, OPAQUE) for m in model.modules())
         self._stack = ModuleStack(model, lambda: len(self.ops), self._left)
 
     def __enter__(self) -> Any:
@@ -226,7 +237,7 @@ class Flow(TorchDispatchMode):
         return leaf.tracked
 
     def _left(self, path: str, begin: int, inputs: Any, output: Any) -> None:
-        there = [self.of(t) for t in tree_leaves((inputs, output)) if isinstance(t, Tensor)]
+        there = [self.of(t) for t in tensors_within((inputs, output))]
         ids = tuple(label for known in there if known is not None for label in known.labels)
         self.handed.append((self._stack.path, path, ids))
         first = inputs[0] if inputs else None
@@ -255,24 +266,24 @@ class Flow(TorchDispatchMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
-        name = func._schema.name
-        tensors = tensors_in((*args, *kwargs.values()))
-        self.ops.append((name, *(self._names[id(t)] for t in tensors if id(t) in self._names)))
-        self.given.append(_given((*args, *kwargs.values())))
-        every = [self.of(t) for t in tensors]
-        known = [k for k in every if k is not None]
+        name, names = schema_name(func), self._names
+        values = (*args, *kwargs.values()) if kwargs else args
+        tensors = tensors_in(values)
+        self.ops.append((name, *[names[id(t)] for t in tensors if id(t) in names]))
+        self.given.append(shapes_and_numbers(values))
+        known = [k for k in map(self.of, tensors) if k is not None]
         if not known:
             return func(*args, **kwargs)
-        place = Place(self._stack.path, name.removeprefix("aten::"), _line())
-        reached = tuple(label for k in known for label in k.labels)
-        reads = tuple(k.step for k in known if k.origin == "data")
+        place = Place(self._stack.path, short_name(func), _line())
+        reached = tuple([label for k in known for label in k.labels])
+        reads = tuple([k.step for k in known if k.origin == "data"])
         operator = self.find(func)
         self.steps.append(Step(operator, place, reached, reads))
-        origins = {k.origin for k in known}
+        origins = [k.origin for k in known]
         origin = next(o for o in ("data", "weight", "buffer") if o in origins)
         call = Call(self, func, bind(func, args, kwargs), None, place, origin)
         call.out = self.run(func, args, kwargs)
-        opaque = next((m for _, m, _ in self._stack.running if isinstance(m, OPAQUE)), None)
+        opaque = self._opaque() if self._has_opaque else None
         if opaque is not None:
             freeze_all(call, f"{type(opaque).__name__} layers are not pruned")
         else:
@@ -281,9 +292,12 @@ class Flow(TorchDispatchMode):
                 self.record(call, labels)
         return call.out
 
+    def _opaque(self) -> nn.Module | None:
+        return next((m for _, m, _ in self._stack.running if isinstance(m, OPAQUE)), None)
+
     def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run the operator itself."""
-        return func(*args, **kwargs)
+        return self._shapes.run(func, args, kwargs) if self._shapes else func(*args, **kwargs)
 
     def record(self, call: Call, labels: Any) -> None:
         """Attach a rule's answer (labels per output tensor) to the outputs."""
@@ -308,7 +322,7 @@ def _numbered(call: Call, out: Tensor) -> Pick | None:
     """The pick whose channels the values of an output number."""
     if call.pick is not None:
         return None if out.is_floating_point() else call.pick
-    known = call.of(call["self"]) if call.func._schema.name in _NUMBERS else None
+    known = call.of(call["self"]) if schema_name(call.func) in _NUMBERS else None
     return known.pick if known is not None else None
 
 
@@ -325,60 +339,33 @@ def freeze_all(call: Call, text: str) -> None:
             call.flow.set(out, Tracked())
 
 
-def tensors_in(values: Iterable[Any]) -> list[Tensor]:
-    """The tensors among an operator's arguments or results, of which some are lists."""
-    tensors = []
-    for value in values:
-        if isinstance(value, Tensor):
-            tensors.append(value)
-        elif isinstance(value, (list, tuple)):
-            tensors += [t for t in value if isinstance(t, Tensor)]
-    return tensors
-
-
-def _given(values: Iterable[Any]) -> tuple[Any, ...]:
-    """An operator's arguments, with shapes for tensors."""
-    return tuple(
-        v.shape if isinstance(v, Tensor) else _given(v) if isinstance(v, (list, tuple)) else v
-        for v in values
-    )
-
-
-@cache
-def _argument_names(func: Any) -> tuple[tuple[str, Any], ...]:
-    return tuple(
-        (a.name, a.default_value if a.has_default_value() else None) for a in func._schema.arguments
-    )
-
-
-def bind(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Arguments by the names in the operator's schema."""
-    named = _argument_names(func)
-    bound = dict(named)
-    bound.update(zip((n for n, _ in named), args, strict=False))
-    bound.update(kwargs)
-    return bound
-
-
 def compact(ids: Tensor) -> Tensor:
     """Shrink the dimensions along which the ids do not change to size 1."""
+    shape = ids.shape
     for dim, stride in enumerate(ids.stride()):  # first what costs nothing to see
-        if stride == 0 and ids.shape[dim] > 1:
+        if stride == 0 and shape[dim] > 1:
             ids = ids.narrow(dim, 0, 1)
-    if sum(size > 1 for size in ids.shape) > 1:  # along a single dimension they always change
-        for dim, size in enumerate(ids.shape):
-            if size > 1 and bool((ids == ids.narrow(dim, 0, 1)).all()):
+    wide = [dim for dim, size in enumerate(ids.shape) if size > 1]
+    if len(wide) > 1:  # along a single dimension they always change
+        for dim in wide:
+            if not changes(ids, dim):
                 ids = ids.narrow(dim, 0, 1)
     return ids
+
+
+def changes(ids: Tensor, dim: int) -> bool:
+    """Whether ids change along a dimension; most do where it begins."""
+    start = ids.as_strided((2,), (ids.stride(dim),)).tolist()
+    return start[0] != start[1] or not bool((ids == ids.narrow(dim, 0, 1)).all())
 
 
 def _line() -> str:
     """The line of the user's code that is running, outside torch and this library."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        line = user_line(frame, frame.f_lineno)
-        if line:
-            return line
+        name = _user_file(frame.f_code.co_filename)
+        if name:
+            return f"{name}:{frame.f_lineno}"
         frame = frame.f_back
     return "?"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -37,6 +38,22 @@ class Option:
 
     ties: tuple[Pairs, ...] = ()
     freeze: tuple[Tensor, ...] = ()
+
+    @cached_property
+    def pairs(self) -> list[Pairs]:
+        """The ties as vectors, without what meets a fixed position."""
+        return [
+            (a, b) if fixed is None else (a[~fixed], b[~fixed]) for a, b, fixed in self._vectors
+        ]
+
+    @cached_property
+    def meeting(self) -> list[Tensor]:
+        """What meets a fixed position."""
+        return [torch.maximum(a, b)[fixed] for a, b, fixed in self._vectors if fixed is not None]
+
+    @cached_property
+    def _vectors(self) -> list[tuple[Tensor, Tensor, Tensor | None]]:
+        return [flat(a, b) for a, b in self.ties]
 
 
 @dataclass
@@ -73,6 +90,9 @@ class Ledger:
     def __init__(self) -> None:
         self.size = 0
         self._ties: list[tuple[Tensor, Tensor, Place]] = []
+        self._ranges: dict[int, tuple[int, Tensor]] = {}  # ids as issued, by where they are
+        self._links: dict[int, tuple[int, int]] = {}  # a range's first id to another's, and size
+        self._partners: dict[tuple[int, int], int] = {}  # the range that other ids were tied to
         self.frozen: list[tuple[Tensor, Reason]] = []
         self.choices: list[Choice] = []
         self._cuts: dict[tuple[object, ...], tuple[Tensor, int, set[int], Place]] = {}
@@ -82,16 +102,60 @@ class Ledger:
 
     def fresh(self, count: int) -> Tensor:
         """Ids nobody has yet."""
-        self.size += count
-        return torch.arange(self.size - count, self.size)
+        start, self.size = self.size, self.size + count
+        ids = torch.arange(start, self.size)
+        self._ranges[ids.data_ptr()] = (start, ids)
+        return ids
+
+    def start(self, ids: Tensor) -> int | None:
+        """The first of these ids if they are all of a range as it was issued, in order."""
+        start, issued = self._ranges.get(ids.data_ptr(), (None, ids))
+        return start if ids.numel() == issued.numel() and ids.is_contiguous() else None
 
     def tie(self, a: Tensor, b: Tensor, place: Place) -> None:
         """These go together, position by position; an id that meets a fixed position stays."""
-        if a is not b:
+        if a is b:
+            return
+        same = a.shape == b.shape
+        left, right = self.start(a), self.start(b)
+        if same and right is not None and left is None:
+            left = self._partner(a, right)
+        if left is None or right is None or not same:
             self._ties.append((a, b, place))
+        else:
+            left, right = sorted((self.first(left), self.first(right)))
+            if left != right:
+                self._links[right] = (left, a.numel())
+
+    def _partner(self, ids: Tensor, start: int) -> int | None:
+        """The range that these ids were tied to before; if there is none, the one from `start`.
+
+        Vectors of a norm meet the same channels one after the other, and go with the first.
+        """
+        if not ids.is_contiguous():
+            return None
+        key = (ids.data_ptr(), ids.numel())
+        if key not in self._partners and bool((ids >= 0).all()):
+            self._partners[key] = start
+            return None
+        return self._partners.get(key)
+
+    def first(self, start: int) -> int:
+        """Where the lowest range begins that goes with the one that begins here."""
+        while start in self._links:
+            start = self._links[start][0]
+        return start
+
+    def ranges(self) -> Tensor:
+        """For each id the lowest that whole ranges tie it to."""
+        of = torch.arange(self.size)
+        for start, (_, count) in self._links.items():
+            first = self.first(start)
+            torch.arange(first, first + count, out=of[start : start + count])
+        return of
 
     def ties(self) -> Iterator[Pairs]:
-        """All ties so far; what meets a fixed position is frozen, and left out."""
+        """All other ties so far; what meets a fixed position is frozen, and left out."""
         for a, b, place in self._ties:
             left, right, fixed = flat(a, b)
             if fixed is not None:
@@ -162,6 +226,17 @@ class Ledger:
     def mark(self, role: str, ids: Tensor) -> None:
         """Remember what part these ids played."""
         self.roles[role].append(ids.reshape(-1))
+
+    def marked(self, role: str) -> Tensor:
+        """A flag for each id: whether it played this part."""
+        flags = torch.zeros(self.size, dtype=torch.bool)
+        for ids in self.roles[role]:
+            start = self.start(ids)
+            if start is None:
+                flags[ids[ids >= 0]] = True
+            else:
+                flags[start : start + ids.numel()] = True
+        return flags
 
 
 def flat(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:

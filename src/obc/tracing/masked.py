@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from obc.running.modules import named_tensors
-from obc.tracing.flow import Call, Flow, Leaf
+from obc.tracing.flow import Call, Flow, Leaf, labelled_dims
 
 
 class Masked(Flow):
@@ -142,18 +142,15 @@ def blank_readers(model: nn.Module, flow: Flow, gone: Tensor) -> None:
 
 def _reading(flow: Flow, gone: Tensor) -> Tensor:
     """The removed ids along which a weight reads."""
-    reads = torch.zeros_like(gone)
-    for ids in flow.ledger.roles["in"]:
-        reads[ids[ids >= 0]] = True
-    return gone & reads
+    return gone & flow.ledger.marked("in")
 
 
 def _blanked(tensor: Tensor, leaf: Leaf, flags: Tensor) -> Tensor:
     tensor = tensor.detach()
-    for dim, ids in enumerate(leaf.dims):
-        if ids is not None and flags[ids].any():
-            at = flags[ids].nonzero().reshape(-1).to(tensor.device)
-            tensor = tensor.index_fill(dim, at, 0)
+    for _, dim, ids, start in labelled_dims([leaf]):
+        at = flags[start : start + ids.numel()].nonzero().reshape(-1)
+        if at.numel():
+            tensor = tensor.index_fill(dim, at.to(tensor.device), 0)
     return tensor
 
 

@@ -18,7 +18,8 @@ from obc.running.caches import cold
 from obc.running.difference import NothingToCompare, difference, error, numbers
 from obc.running.forward import forward, outputs
 from obc.running.snapshot import Snapshot
-from obc.tracing.flow import Call, Flow, tensors_in
+from obc.tracing.arguments import tensors_in
+from obc.tracing.flow import Call, Flow
 from obc.tracing.masked import Masked, blank_readers, mixes
 
 _Key = tuple[str, str]  # a module's path and an operator's name

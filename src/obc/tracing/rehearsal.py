@@ -34,10 +34,18 @@ class Rehearsal:
     def __init__(self, trial: Trial, example: Any, trains: bool) -> None:
         """With `trains`, the narrower model has to run in train mode as well."""
         self.trial, self.example, self._trains = trial, example, trains
+        self._compared = False  # whether values were
         # Values say nothing where there are none, and little at half precision: there, rounding
         # alone can add up to more than a fault does.
         tensors = list(trial.model.parameters())
         self._possible = not any(t.is_meta or t.dtype in _HALF for t in tensors)
+
+    def proves(self, sites: list[Site]) -> bool:
+        """Whether cutting all sites was compared by values, and is right."""
+        self._compared = False
+        if not sites or not self._possible:
+            return False
+        return self._attempt(sites, _shares(sites)) is None and self._compared
 
     def failures(self, sites: list[Site]) -> tuple[list[tuple[Group, Failure]], list[Pairs]]:
         """The groups of like sites that cannot be cut, and ids that must be tied so that some can.
@@ -74,6 +82,7 @@ class Rehearsal:
             with trial.before:
                 narrow(trial.model, sites, units, full, trial.kept(gone))
                 expected.error(trial.model)
+                self._compared = True
                 if self._trains:
                     forward(trial.model, self.example, training=True)
         except NothingToCompare:

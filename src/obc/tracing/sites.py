@@ -141,8 +141,14 @@ class _Dim:
     leaf: Leaf
     dim: int
     ids: Tensor
+    start: int  # the first of the ids, which follow each other
+    first: int  # where the range begins whose classes they have
     role: str
     is_parameter: bool
+
+    def part(self, values: Tensor) -> Tensor:
+        """Of a value for each id, those of this dimension."""
+        return values[self.start : self.start + self.ids.numel()]
 
 
 def build(
@@ -157,9 +163,9 @@ def build(
 
     `names` are those of a trace that froze less, by the place where a site begins.
     """
-    dims = _dims(flow, model)
-    size = flow.ledger.size
-    has = {r: _flag(size, marks, classes.of) for r, marks in flow.ledger.roles.items()}
+    marked = {role: flow.ledger.marked(role) for role in flow.ledger.roles}
+    dims = _dims(flow, model, marked)
+    has = {r: torch.zeros_like(m).index_fill_(0, classes.of[m], True) for r, m in marked.items()}
     free = (classes.why < 0) & has["out"] & (has["in"] | has["read"])
     read = free | (classes.why >= 0)
     sites, lone = _group(dims, classes, free, has["head"], flow.ledger.statistics)
@@ -175,28 +181,15 @@ def shapes_of(model: nn.Module) -> dict[str, tuple[int, ...]]:
     return {n: tuple(t.shape) for n, t in (*model.named_parameters(), *model.named_buffers())}
 
 
-def _flag(size: int, marks: list[Tensor], of: Tensor | None = None) -> Tensor:
-    """A flag for each marked id, or for its class."""
-    flag = torch.zeros(size, dtype=torch.bool)
-    for ids in marks:
-        if len(ids) and int(ids.min()) < 0:
-            ids = ids[ids >= 0]
-        flag[ids if of is None else of[ids]] = True
-    return flag
-
-
-def _dims(flow: Flow, model: nn.Module) -> list[_Dim]:
+def _dims(flow: Flow, model: nn.Module, marked: dict[str, Tensor]) -> list[_Dim]:
     parameters = {id(p) for p in model.parameters()}
     dims = labelled_dims(flow.leaves.values())
     starts, sizes = [start for *_, start in dims], [len(ids) for _, _, ids, _ in dims]
-    out, reads = (
-        any_between(_flag(flow.ledger.size, flow.ledger.roles[r]), starts, sizes)
-        for r in ("out", "in")
-    )
+    out, reads = (any_between(marked[r], starts, sizes) for r in ("out", "in"))
     roles = ["out" if o else "in" if i else "norm" for o, i in zip(out, reads, strict=True)]
     return [
-        _Dim(leaf, dim, ids, role, id(leaf.tensor) in parameters)
-        for (leaf, dim, ids, _), role in zip(dims, roles, strict=True)
+        _Dim(leaf, dim, ids, start, flow.ledger.first(start), role, id(leaf.tensor) in parameters)
+        for (leaf, dim, ids, start), role in zip(dims, roles, strict=True)
     ]
 
 
@@ -218,16 +211,24 @@ def _group(
     # A sum of random weights, one per leaf dimension, is the same for equal counts and no others.
     random = torch.Generator().manual_seed(0)
     weights = torch.randint(-(2**62), 2**62, (len(dims), 1), generator=random)
+    alike: dict[int, list[int]] = {}
+    for i, d in enumerate(dims):
+        alike.setdefault(d.first, []).append(i)
     signature = torch.zeros_like(of)
-    for d, weight in zip(dims, weights, strict=True):
-        signature.scatter_add_(0, of[d.ids], weight.expand(len(d.ids)))
+    for numbers in alike.values():
+        cls = dims[numbers[0]].part(of)
+        signature.scatter_add_(0, cls, weights[numbers].sum(0).expand(cls.numel()))
     kinds, kind = signature[units].unique(return_inverse=True)
     site_of = signature.fill_(-1)
     site_of[units] = kind
     members: list[list[tuple[_Dim, Tensor]]] = [[] for _ in kinds]
+    stretches = {
+        first: list(_stretches(site_of[cls], cls))
+        for first, numbers in alike.items()
+        for cls in [dims[numbers[0]].part(of)]
+    }
     for d in dims:
-        cls = of[d.ids]
-        for k, index in _stretches(site_of[cls], cls):
+        for k, index in stretches[d.first]:
             members[k].append((d, index))
     mixed: list[dict[str, None]] = [{} for _ in kinds]
     for ids, place in statistics:
@@ -253,15 +254,20 @@ def _stretches(sites: Tensor, cls: Tensor) -> Iterator[tuple[int, Tensor]]:
     >>> list(_stretches(torch.tensor([0, -1, 0, 1]), torch.tensor([5, 0, 3, 4])))
     [(0, tensor([2, 0])), (1, tensor([3]))]
     """
+    in_order = bool((cls[1:] > cls[:-1]).all())
+    order = torch.arange(cls.numel()) if in_order else torch.argsort(cls, stable=True)
     low, high = (int(edge) for edge in torch.aminmax(sites))
     if low == high:  # by far the most common
         if low >= 0:
-            yield low, torch.argsort(cls, stable=True)
+            yield low, order
         return
-    order = torch.argsort(cls, stable=True)
-    order = order[torch.argsort(sites[order], stable=True)]
-    numbers, counts = torch.unique_consecutive(sites[order], return_counts=True)
-    for site, index in zip(numbers.tolist(), order.split(counts.tolist()), strict=True):
+    runs, counts = torch.unique_consecutive(sites[order], return_counts=True)
+    numbers = runs.tolist()
+    if len(set(numbers)) < len(numbers):
+        order = order[torch.argsort(sites[order], stable=True)]
+        runs, counts = torch.unique_consecutive(sites[order], return_counts=True)
+        numbers = runs.tolist()
+    for site, index in zip(numbers, order.split(counts.tolist()), strict=True):
         if site >= 0:
             yield site, index
 
@@ -326,14 +332,15 @@ def place_of(site: Site) -> _Key:
 def _frozen(dims: list[_Dim], classes: Classes, lone: Tensor, read: Tensor) -> list[Frozen]:
     """What the layers put out that stays; a weight and its bias are mentioned once."""
     frozen: dict[tuple[str, str, str], Frozen] = {}
+    stays = (classes.why >= 0) | ~read | lone
     for d in dims:
         if d.role != "out" or not d.is_parameter:
             continue
         layer = d.leaf.name.rpartition(".")[0] or d.leaf.name
-        cls = classes.of[d.ids]
-        why = classes.why[cls]
-        if not (why >= 0).any() and read[cls].all() and not lone[cls].any():
+        cls = d.part(classes.of)
+        if not stays[cls].any():
             continue
+        why = classes.why[cls]
         causes = [
             (why == i, classes.reasons[i].text, classes.reasons[i].place)
             for i in why.unique().tolist()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from obc.tracing.ledger import Choice, Ledger, Option, Pairs, Reason, flat
+from obc.tracing.ledger import Choice, Ledger, Option, Pairs, Reason
 
 
 @dataclass
@@ -56,7 +56,7 @@ def _ends(of: Tensor, ids: Tensor) -> Tensor:
 
 def base_classes(ledger: Ledger) -> Tensor:
     """Classes from what the run itself tied, before any choice."""
-    return components(torch.arange(ledger.size), ledger.ties())
+    return components(ledger.ranges(), ledger.ties())
 
 
 def solve(ledger: Ledger, base: Tensor, more: list[tuple[Tensor, Reason]]) -> Classes:
@@ -75,7 +75,7 @@ def solve(ledger: Ledger, base: Tensor, more: list[tuple[Tensor, Reason]]) -> Cl
         choice = ledger.choices[i]
         taken[i] = len(choice.options)
         for j, option in _allowed(choice):
-            merged = components(of, _known(option))
+            merged = components(of, option.pairs)
             if merged[choice.ids].unique().numel() > 1:  # else one unit is left: as good as frozen
                 taken[i], of = j, merged
                 break
@@ -84,7 +84,7 @@ def solve(ledger: Ledger, base: Tensor, more: list[tuple[Tensor, Reason]]) -> Cl
         if j == len(choice.options):
             frozen.append((choice.ids, choice.reason))
         else:
-            stay = (*choice.options[j].freeze, *_meets_fixed(choice.options[j]))
+            stay = (*choice.options[j].freeze, *choice.options[j].meeting)
             frozen += [(ids, choice.reason) for ids in stay]
     reasons: list[Reason] = []
     why = torch.full((ledger.size,), -1)
@@ -102,24 +102,10 @@ def _allowed(choice: Choice) -> list[tuple[int, Option]]:
     return [(j, o) for j, o in enumerate(choice.options) if j not in choice.ruled_out]
 
 
-def _known(option: Option) -> Iterator[Pairs]:
-    """The ties of an option, without what meets a fixed position."""
-    for a, b in option.ties:
-        left, right, fixed = flat(a, b)
-        yield (left, right) if fixed is None else (left[~fixed], right[~fixed])
-
-
 def _holds(of: Tensor, option: Option) -> bool:
     """Whether what an option asks for is tied already; one that only freezes is a last resort."""
     if option.freeze and not option.ties:
         return False
-    return all(torch.equal(of[a], of[b]) for a, b in _known(option))
-
-
-def _meets_fixed(option: Option) -> list[Tensor]:
-    meeting = []
-    for a, b in option.ties:
-        left, right, fixed = flat(a, b)
-        if fixed is not None:
-            meeting.append(torch.maximum(left, right)[fixed])
-    return meeting
+    return all(
+        torch.equal(of[a[:8]], of[b[:8]]) and torch.equal(of[a], of[b]) for a, b in option.pairs
+    )

@@ -56,7 +56,6 @@ class Trial:
         self.other_ops = False  # whether some run took other steps than the first
         self._patience = Patience()
         self._leaves = {leaf.name: leaf for leaf in flow.leaves.values()}
-        self._repeats = repeats(flow, base, model)
         self._tried: dict[frozenset[Any], Failure | None] = {}
         self._learned: dict[Any, tuple[str, ...]] = {}  # attributes of sites in earlier rounds
 
@@ -271,6 +270,10 @@ class Trial:
         """Whether the model reads this attribute as it runs."""
         owner, key = attribute(self.model, name)
         return (owner, key.partition("[")[0]) in self._read
+
+    @cached_property
+    def _repeats(self) -> list[ModuleCall]:
+        return repeats(self.flow, self.base, self.model)
 
     @cached_property
     def _read(self) -> Reads:

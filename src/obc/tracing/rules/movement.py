@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from obc.tracing.flow import Call, Tracked, compact, freeze_all
+from obc.tracing.flow import Call, Tracked, changes, compact, freeze_all
 from obc.tracing.ledger import Option, slabs
 from obc.tracing.rules.pointwise import Labels, combine, meet, varying
 from obc.tracing.rules.registry import rule
@@ -119,17 +119,13 @@ def _split_dims(call: Call, ids: Tensor, new: Tensor) -> None:
             continue
         index = tuple(slice(None) if d in parts else 0 for d in range(new.ndim))
         grid = new[index]
-        axes = [d for d in range(grid.ndim) if _changes(grid, d)]
+        axes = [d for d in range(grid.ndim) if grid.shape[d] > 1 and changes(grid, d)]
         if len(axes) < 2:
             continue
         # The longest side leaves the most units; an explicit -1 shows which side follows.
         axes.sort(key=lambda d: (not _follows(call, parts[d]), -grid.shape[d]))
         options = [Option(ties=slabs(grid, d)) for d in axes]
         call.ledger.choose(call.place, "reshaped to sizes that do not follow", grid, options)
-
-
-def _changes(ids: Tensor, dim: int) -> bool:
-    return ids.shape[dim] > 1 and bool((ids != ids.narrow(dim, 0, 1)).any())
 
 
 def _follows(call: Call, dim: int) -> bool:
