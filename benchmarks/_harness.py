@@ -142,7 +142,8 @@ def save(name: str, results: Mapping[str, Any]) -> Path:
 class Cells:
     """Results of a benchmark by key, each with its command and commit, kept as they come.
 
-    What the result file already has need not be run again: a run that was cut short goes on.
+    What the result file already has need not be run again: a run that was cut short goes on, if
+    its protocol (data, the digest of weights) is the same.
     """
 
     def __init__(self, name: str, protocol: Mapping[str, Any]) -> None:
@@ -150,6 +151,9 @@ class Cells:
         self.commit = commit()  # of the code that runs, whatever is committed meanwhile
         path = RESULTS / f"{name}.json"
         known = json.loads(path.read_text()) if path.exists() else {}
+        for what, value in json.loads(json.dumps(protocol, default=_plain)).items():
+            if known.get(what, value) != value:
+                sys.exit(f"{path} was measured with {what} {known[what]!r}, not {value!r}: move it")
         self.results: dict[str, dict[str, Any]] = known.get("cells", {})
 
     def add(self, key: str, result: Mapping[str, Any]) -> None:

@@ -150,7 +150,7 @@ def table(name: str, cells: list[dict[str, Any]]) -> None:
                 f"{before / scan:.2f}x" if scan else "",
                 f"{after / scan:.2f}" if scan else "",
                 *(
-                    f"{c['places evaluated']} of {c['places of the run']}",
+                    f"{c['places evaluated']}; {c['places of the run']}",
                     f"{c['CPU seconds']:.0f}",
                 ),
             )
@@ -160,7 +160,7 @@ def table(name: str, cells: list[dict[str, Any]]) -> None:
     show(
         f"{name}, {cells[0]['target']}: {broken} of {len(cells)} promises broken",
         ("seed", "whole", "drop", "bound", "untouched", "promise", "MACs", "scan", "cost ÷ scan",
-         "evaluated", "CPU s"),
+         "evaluations; places", "CPU s"),
         rows,
     )  # fmt: skip
     if ratios:

@@ -49,6 +49,8 @@ def test_a_cell_is_kept_with_its_command_and_commit(
     again.add("l2|1", {"whole": 92.0})
     assert list(_harness.Cells("study_none", {}).results) == ["l2|0", "l2|1"]
     assert _harness.Cells("study_other", {}).results == {}
+    with pytest.raises(SystemExit, match="measured with rows 3, not 4"):
+        _harness.Cells("study_none", {"rows": 4})
 
 
 def test_a_spread_is_that_of_a_sample() -> None:
