@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -49,6 +50,23 @@ def test_weights_that_hooks_make(change: Callable[[nn.Linear], nn.Module]) -> No
     assert any(len(part.kept) < part.size for part in plan.sites.values())
     pruned = obc.prune(model, X, batches, loss, target="channels=50%", step=0.1)
     assert pruned(X).shape == (2, 2) and torch.equal(model(X), expected)
+
+
+@pytest.mark.parametrize("change", [masked, normed])
+def test_what_hooks_make_goes_with_what_it_is_made_from(
+    change: Callable[[nn.Linear], nn.Module],
+) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), change(nn.Linear(6, 8)), nn.ReLU())
+    model.append(nn.Linear(8, 2))
+    sites = obc.trace(model, X)
+    roles = {(m.name, m.role) for m in sites["2"].members}
+    assert roles & {("2.weight_orig", "out"), ("2.weight_v", "out")}
+    kept = {name: range(3) for name in sites.names}
+    obc.apply(model, obc.Plan.from_kept(sites, kept), example=X)
+    read = 3 if change is masked else 6  # a norm over what a filter reads holds all of it
+    layer: Any = model[2]
+    assert (layer.out_features, layer.in_features) == (3, read) == tuple(layer.weight.shape)
 
 
 def test_what_is_shared_is_not_copied() -> None:

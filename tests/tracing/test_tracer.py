@@ -235,3 +235,12 @@ def test_a_model_that_changes_its_graph() -> None:
 @pytest.mark.parametrize("model", [nn.ReLU(), nn.Sequential(), nn.Linear(4, 2)])
 def test_nothing_to_prune_is_no_error(model: nn.Module) -> None:
     assert len(obc.trace(model, torch.zeros(3, 4))) == 0
+
+
+def test_a_parameter_that_is_handed_to_a_module() -> None:
+    """As DeBERTa hands its relative positions on: their ids are none of the model's operators."""
+    inner = Wrap(lambda m, x, table: m.last((x + table[0]).view(-1, m.width)), width=8)
+    inner.last = nn.Linear(8, 3)
+    model = Wrap(lambda m, x: m.inner(m.stem(x), m.table.weight), stem=nn.Linear(4, 8))
+    model.inner, model.table = inner, nn.Embedding(2, 8)
+    assert [s.name for s in obc.trace(model, torch.rand(2, 4))] == ["stem"]

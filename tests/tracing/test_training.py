@@ -96,20 +96,49 @@ def test_a_train_mode_that_fails_says_nothing() -> None:
 
 
 class Deep(nn.Module):
-    """A block holds a layer that nothing calls, as DPT's first fusion layer does."""
+    """A block holds a layer that this example does not reach, as DPT's first fusion layer does."""
 
-    def __init__(self) -> None:
+    def __init__(self, call: Callable[..., Tensor]) -> None:
         super().__init__()
         self.stem, self.between, self.last = nn.Linear(4, 8), nn.Linear(8, 6), nn.Linear(6, 3)
-        self.block = Wrap(lambda m, x: m.used(x), used=nn.Linear(6, 6), idle=nn.Linear(6, 8))
+        self.block = Wrap(call, used=nn.Linear(6, 6), idle=nn.Linear(6, 8))
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.between(F.relu(self.stem(x)))
         return self.last(F.relu(self.block(y)))
 
 
-def test_a_layer_that_nothing_calls_holds_what_its_block_could_give_it() -> None:
-    sites = obc.trace(Deep(), torch.rand(2, 4))
+CALLS: dict[str, Callable[..., Tensor]] = {
+    "by name": lambda m, x: m.used(x) if len(x) < 99 else m.idle(x),
+    "by any name": lambda m, x: getattr(m, ("used", "idle")[len(x) > 99])(x),
+}
+
+
+@pytest.mark.parametrize("kind", CALLS)
+def test_a_layer_that_other_inputs_may_reach_holds_what_its_block_could_give_it(kind: str) -> None:
+    sites = obc.trace(Deep(CALLS[kind]), torch.rand(2, 4))
     assert sites.names == ("stem",)  # as wide as the idle layer's output, but elsewhere
     assert {f.layer for f in sites.frozen} >= {"between", "block.used"}
     assert sites.untouched == ("block.idle.weight", "block.idle.bias")
+
+
+def test_a_layer_that_no_code_speaks_of_is_left_alone() -> None:
+    sites = obc.trace(Deep(lambda m, x: m.used(x)), torch.rand(2, 4))
+    assert sites.names == ("stem", "between", "block.used")
+    assert sites.untouched == ("block.idle.weight", "block.idle.bias")
+
+
+def test_a_train_mode_that_fails_behind_its_head() -> None:
+    """PSPNet's own code: the head runs, and then the loss wants targets."""
+
+    class Wants(Auxiliary):
+        def forward(self, x: Tensor, y: Any = None) -> Any:
+            out = super().forward(x)
+            return F.cross_entropy(out[1], y) if self.training else out
+
+    model = Wants(*HEADS["plain"])
+    sites = obc.trace(model, X)
+    assert {"stem", "body"} <= set(sites.names) and not sites.untouched
+    kept = {s.name: range(0, s.size, 2) for s in sites}
+    obc.apply(model, obc.Plan.from_kept(sites, kept), example=X)
+    assert model.train()(X.repeat(2, 1, 1, 1), torch.zeros(2).long()).isfinite()

@@ -237,7 +237,12 @@ class Flow(TorchDispatchMode):
         return leaf.tracked
 
     def _left(self, path: str, begin: int, inputs: Any, output: Any) -> None:
-        there = [self.of(t) for t in tensors_within((inputs, output))]
+        # A parameter that is handed on gets its ids where it is read: here, that would be recorded.
+        there = [
+            self.of(t)
+            for t in tensors_within((inputs, output))
+            if id(t) in self.leaves or id(t) not in self._names
+        ]
         ids = tuple(label for known in there if known is not None for label in known.labels)
         self.handed.append((self._stack.path, path, ids))
         first = inputs[0] if inputs else None
@@ -246,6 +251,7 @@ class Flow(TorchDispatchMode):
             and isinstance(output, Tensor)
             and first.shape == output.shape
             and id(first) not in self._names
+            and id(output) not in self._names
         ):
             call = ModuleCall(path, begin, len(self.ops), self.of(first), self.of(output))
             self.calls.append(call)

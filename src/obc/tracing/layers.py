@@ -134,10 +134,25 @@ def cut(
                     store[key] = new[tensor]
                     _note(kept_of, f"{path}.{key}" if path else key, dims_of[id(tensor)])
     for path, module in model.named_modules():
-        fix = find_handler(module) if path in kept_of else None
-        if fix is not None:
-            fix(module, kept_of[path])
+        if path in kept_of:
+            _cut_derived(module, kept_of[path])
+            fix = find_handler(module)
+            if fix is not None:
+                fix(module, kept_of[path])
     return new
+
+
+def _cut_derived(module: nn.Module, kept: dict[tuple[str, int], Tensor]) -> None:
+    """Cut the weight that hooks of `weight_norm`, `spectral_norm` and `prune` left beside theirs.
+
+    Each run makes it anew, but until then it tells its layer of the old sizes.
+    """
+    for (name, dim), index in list(kept.items()):
+        weight, _, ending = name.rpartition("_")
+        left = vars(module).get(weight) if ending in ("orig", "v") else None
+        if isinstance(left, Tensor):
+            vars(module)[weight] = left.detach().index_select(dim, index.to(left.device))
+            kept[weight, dim] = index
 
 
 def _note(

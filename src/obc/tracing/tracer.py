@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import gc
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -17,12 +17,13 @@ from obc.running.modules import named_tensors
 from obc.running.snapshot import Snapshot
 from obc.tracing.arguments import tensors_in
 from obc.tracing.flow import NOWHERE, Flow
-from obc.tracing.ledger import Pairs, Place, Reason
+from obc.tracing.ledger import Pairs, Reason
 from obc.tracing.rehearsal import Rehearsal
 from obc.tracing.rules.registry import find
 from obc.tracing.sites import Sites, build, place_of
 from obc.tracing.solve import Classes, base_classes, components, solve
 from obc.tracing.trial import Trial
+from obc.tracing.unreached import held
 
 
 def trace(
@@ -99,7 +100,7 @@ class Tracing:
         ledger.settle_picks()
         base = base_classes(ledger)
         untouched = self._untouched()
-        stay = list(self._untouched_stay(untouched))
+        stay = list(held(model, self.flow, untouched))
         asked = _ignored(self.flow, model, ignore)
         if not heads:
             asked += [(i, _reason("heads=False")) for i in ledger.roles["head"]]
@@ -192,42 +193,6 @@ class Tracing:
     def _untouched(self) -> list[str]:
         seen = {leaf.name for leaf in self.flow.leaves.values()}
         return [n for n, _ in self.model.named_parameters() if n not in seen]
-
-    def _untouched_stay(self, names: list[str]) -> Iterator[tuple[Tensor, Reason]]:
-        """What a layer that was not reached could be coupled with: all of one of its sizes there.
-
-        There means: what the innermost module around it that ran got, made, or gave to the modules
-        that it called. A single parameter beside others that were reached, such as a mask token, is
-        left alone.
-        """
-        parts = [leaf.name.split(".") for leaf in self.flow.leaves.values()]
-        around = {".".join(part[:i]) for part in parts for i in range(len(part))}
-        names = [n for n in names if n.rpartition(".")[0] not in around]
-        tensors = dict(self.model.named_parameters())
-        ran = {path for _, path, _ in self.flow.handed}
-        sizes: dict[str, dict[int, str]] = {}
-        for name in names:
-            outer = name.rpartition(".")[0]
-            while outer and outer not in ran:
-                outer = outer.rpartition(".")[0]
-            sizes.setdefault(outer, {}).update({n: name for n in tensors[name].shape if n > 1})
-        seen: set[tuple[str, int, int]] = set()
-        for outer, ids, place in self._met_in(set(sizes)):
-            for n in ids.shape:
-                key = (outer, ids.data_ptr(), n)
-                if n in sizes[outer] and key not in seen:
-                    seen.add(key)
-                    text = f"'{sizes[outer][n]}' was not reached and may be coupled"
-                    yield ids, Reason(text, place)
-
-    def _met_in(self, paths: set[str]) -> Iterator[tuple[str, Tensor, Place]]:
-        """Ids that code of these modules itself could see."""
-        for step in self.flow.steps:
-            if step.place.module in paths:
-                yield from ((step.place.module, ids, step.place) for ids in step.ids)
-        for caller, path, labels in self.flow.handed:
-            for outer in {caller, path} & paths:
-                yield from ((outer, ids, Place(path, "", "")) for ids in labels)
 
 
 def _reason(text: str) -> Reason:

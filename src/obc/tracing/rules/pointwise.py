@@ -46,7 +46,8 @@ def meet(call: Call, a: Tensor, b: Tensor) -> Tensor | None:
 def combine(call: Call, operands: list[tuple[Tensor, Tracked | None]], ndim: int) -> Labels:
     """The labels of what comes of several tensors position by position."""
     result: list[Tensor] = []
-    for _, known in operands:
+    # A weight that is multiplied by a mask is still the weight: its ids are the ones that go on.
+    for _, known in sorted(operands, key=_buffers_last):
         for ids in known.labels if known else ():
             new = align(ids, ndim)
             for i, old in enumerate(result):
@@ -57,6 +58,10 @@ def combine(call: Call, operands: list[tuple[Tensor, Tracked | None]], ndim: int
             else:
                 result.append(new)
     return tuple(ids for ids in result if not _meets_data(call, ids, operands))
+
+
+def _buffers_last(operand: tuple[Tensor, Tracked | None]) -> bool:
+    return operand[1] is not None and operand[1].origin == "buffer"
 
 
 def _meets_data(call: Call, ids: Tensor, operands: list[tuple[Tensor, Tracked | None]]) -> bool:
