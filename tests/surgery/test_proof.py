@@ -129,3 +129,13 @@ def test_heads_show_beside_a_statistic_of_another_shape() -> None:
     assert sites.names == ("qkv",) and sites[0].heads
     obc.apply(model, obc.Plan.from_kept(sites, {"qkv": [0, 2]}), example=x)
     assert model.out.in_features == 4
+
+
+def test_statistics_are_those_of_the_kept_channels() -> None:
+    """A norm puts out its mean as well, of which no label tells (ViTMAE, beside its indices)."""
+    torch.manual_seed(0)
+    model = Wrap(lambda m, x: m.down(m.norm(m.up(x))).argmax(-1), up=nn.Linear(4, 12))
+    model.norm, model.down, x = nn.LayerNorm(12), nn.Linear(12, 3), torch.rand(2, 4)
+    sites = obc.trace(model, x)
+    assert sites.names == ("up",)
+    obc.apply(model, obc.Plan.from_kept(sites, {"up": range(5)}), example=x)

@@ -10,6 +10,7 @@ from obc.tracing.ledger import Place
 from obc.tracing.sites import Site
 
 Group = list[Site]
+_PLACES = 3  # so many layers of a group may fail before all of it is given up
 
 
 @dataclass
@@ -30,26 +31,59 @@ def sort(
 ) -> tuple[list[Site], list[tuple[Group, Failure]]]:
     """The sites that pass all together, and the groups that fail beside them.
 
-    What fails is halved until a single group is left; `mend` may know how to make that one pass.
+    What fails is parted until a single group is left; `mend` may know how to make that one pass.
     """
     fine: list[Site] = []
     failures: list[tuple[Group, Failure]] = []
-    waiting = [groups]  # stretches in the order of the model, the next one last
+    waiting = [groups]  # the next stretch is the last one
     while waiting:
         stretch = waiting.pop()
         failure = attempt([*fine, *(site for group in stretch for site in group)])
         if failure is None:
             fine += [site for group in stretch for site in group]
         elif len(stretch) > 1:
-            half = len(stretch) // 2
-            waiting += [stretch[half:], stretch[:half]]
+            waiting += _parts(stretch, failure.place.module)
         else:
             mended = mend(fine, stretch[0], failure)
             if mended is None:
-                failures.append((stretch[0], failure))
-            else:
-                fine += mended
+                bad, mended = _blamed(stretch[0], failure, lambda rest: attempt([*fine, *rest]))
+                failures.append((bad, failure))
+            fine += mended
     return fine, failures
+
+
+def _parts(stretch: list[Group], module: str) -> list[list[Group]]:
+    """Groups with layers in the module that failed, and the others; or else two halves.
+
+    The others come last, to be tried first: they are likely to pass all at once.
+    """
+    near = [group for group in stretch if any(_inside(site, module) for site in group)]
+    far = [group for group in stretch if not any(_inside(site, module) for site in group)]
+    half = len(stretch) // 2
+    return [near, far] if near and far else [stretch[half:], stretch[:half]]
+
+
+def _blamed(group: Group, failure: Failure, attempt: Attempt) -> tuple[Group, Group]:
+    """The sites of a group that are to blame, and those that pass without them.
+
+    Where many layers fail, so will all of their kind, and are not tried one by one.
+    """
+    rest = group
+    for _ in range(_PLACES):
+        left = [site for site in rest if not _inside(site, failure.place.module)]
+        if not left or len(left) == len(rest):
+            break
+        rest = left
+        again = attempt(rest)
+        if again is None:
+            return [site for site in group if not any(site is other for other in rest)], rest
+        failure = again
+    return group, []
+
+
+def _inside(site: Site, module: str) -> bool:
+    """Whether a site has a layer in a module."""
+    return any(f"{m.layer}.".startswith(f"{module}.") for m in site.members)
 
 
 def partners(groups: list[Group]) -> Iterator[tuple[list[Group], list[list[Site]]]]:

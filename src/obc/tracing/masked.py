@@ -53,9 +53,9 @@ class Masked(Flow):
         ):
             many = isinstance(call.out, (tuple, list))
             small = self._on_kept(call)
-            # Outputs past the labelled ones are statistics that nobody reads.
-            out_labels = labels if many else [labels]
             whole = _list(call.out)
+            out_labels = [*(labels if many else [labels]), *((),) * len(whole)]
+            # Outputs past the labelled ones are statistics: those of the kept channels.
             for i, (part, ids) in enumerate(zip(_list(small), out_labels, strict=False)):
                 whole[i] = self._grown(part, whole[i], ids)
             # Not written in place: what an operator puts out may be one number, seen many times.

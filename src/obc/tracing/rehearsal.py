@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 import torch
@@ -56,7 +55,14 @@ class Rehearsal:
         if not sites or not self._possible:
             return [], []
         units = _shares(sites)
-        attempt = partial(self._attempt, units=units)
+        tried: dict[frozenset[str], Failure | None] = {}
+
+        def attempt(part: list[Site]) -> Failure | None:
+            names = frozenset(site.name for site in part)
+            if names not in tried:
+                tried[names] = self._attempt(part, units)
+            return tried[names]
+
         if attempt(sites) is None:
             return [], []
         groups = alike(self.trial.model, sites)

@@ -66,7 +66,7 @@ class Trial:
         fine = [replace(s, attributes=self._learned.get(_key(s), s.attributes)) for s in sites]
         failures: list[tuple[Group, Failure]] = []
         for check in (self.attempt, self._attempt_one)[: 1 + self._cut_beside_fixed()]:
-            if check(fine) is not None:
+            if not failures and check(fine) is not None:
                 mend = partial(self._with_attributes, check)
                 fine, bad = sort(alike(self.model, fine), check, mend)
                 failures += self._reconciled(fine, bad, check)
@@ -137,7 +137,7 @@ class Trial:
             again = Flow(self.model, self.flow.find)
             results = outputs(self.run(again))
         except Exception as error:
-            self.other_ops = True
+            self.other_ops |= again.ops != self._ops_without(passed)[: len(again.ops)]
             return self.failure(error, (again.steps or self.flow.steps)[-1].place)
         finally:
             self.before.restore()
