@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import combinations
 
 from obc.tracing.ledger import Place
 from obc.tracing.sites import Site
 
 Group = list[Site]
-_PLACES = 3  # so many layers of a group may fail before all of it is given up
+_PLACES = 2  # so many layers of a group may fail before all of it is given up
 
 
 @dataclass
@@ -28,10 +29,12 @@ def sort(
     groups: list[Group],
     attempt: Attempt,
     mend: Callable[[list[Site], Group, Failure], Group | None],
+    passed_by: Iterable[str] = (),
 ) -> tuple[list[Site], list[tuple[Group, Failure]]]:
     """The sites that pass all together, and the groups that fail beside them.
 
     What fails is parted until a single group is left; `mend` may know how to make that one pass.
+    In modules that are `passed_by` an attempt shows nothing: their sites go the way of their group.
     """
     fine: list[Site] = []
     failures: list[tuple[Group, Failure]] = []
@@ -46,10 +49,16 @@ def sort(
         else:
             mended = mend(fine, stretch[0], failure)
             if mended is None:
-                bad, mended = _blamed(stretch[0], failure, lambda rest: attempt([*fine, *rest]))
+                ran = not any(_inside(site, path) for site in stretch[0] for path in passed_by)
+                beside = partial(_beside, attempt, fine)
+                bad, mended = _blamed(stretch[0], failure, beside) if ran else (stretch[0], [])
                 failures.append((bad, failure))
             fine += mended
     return fine, failures
+
+
+def _beside(attempt: Attempt, fine: list[Site], sites: list[Site]) -> Failure | None:
+    return attempt([*fine, *sites])
 
 
 def _parts(stretch: list[Group], module: str) -> list[list[Group]]:

@@ -68,7 +68,8 @@ class Trial:
         for check in (self.attempt, self._attempt_one)[: 1 + self._cut_beside_fixed()]:
             if not failures and check(fine) is not None:
                 mend = partial(self._with_attributes, check)
-                fine, bad = sort(alike(self.model, fine), check, mend)
+                paths = [call.path for call in self._repeats]
+                fine, bad = sort(alike(self.model, fine), check, mend, paths)
                 failures += self._reconciled(fine, bad, check)
         self._learned.update({_key(s): s.attributes for s in fine if s.attributes})
         return sites.with_attributes({s.name: s.attributes for s in fine}), failures
