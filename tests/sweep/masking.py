@@ -51,7 +51,7 @@ def _norm_over_kept(module: Any, gone: list[int]) -> None:
     if not gone or module.weight.ndim > 1:
         return
     size = len(module.weight)
-    kept = torch.tensor(sorted(set(range(size)) - set(gone)))
+    kept, lost = torch.tensor(sorted(set(range(size)) - set(gone))), torch.tensor(gone)
     narrow = copy.deepcopy(module)
     for name, parameter in module.named_parameters():
         if parameter.shape == (size,):
@@ -60,7 +60,9 @@ def _norm_over_kept(module: Any, gone: list[int]) -> None:
         narrow.normalized_shape = (len(kept),)
 
     def forward(x: Tensor) -> Tensor:
-        dim = x.ndim - 1 if x.shape[-1] == size else 1
+        # Where a picture is as wide as it has channels, the zeros tell which dimension is which.
+        dims = [d for d in (x.ndim - 1, 1) if x.shape[d] == size]
+        dim = next(d for d in dims if d == dims[-1] or not x.index_select(d, lost).any())
         part = narrow(x.index_select(dim, kept))
         return torch.zeros_like(x).index_copy(dim, kept, part)
 
