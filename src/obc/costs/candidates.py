@@ -36,7 +36,7 @@ class Candidates:
         self._graph = onnx.of_model(model, tracing.example) if runtime == _SWAPPED else None
         self._freed = False  # whether sizes written into the graph have been looked for
         self._run = self._ready(model)
-        self.whole = Group().agreed(self._race(model, self._run, 40, 0.5)[0])
+        self.whole = Group().agreed(self._race(model, self._run, 100, 0.5)[0])
 
     def seconds(self, counts: Sequence[int]) -> float:
         """Of the model with so many channels of each site, the first ones."""
@@ -44,9 +44,9 @@ class Candidates:
         kept = {s.name: range(n) for s, n in zip(sites, counts, strict=True) if n < s.size}
         with narrowed(self._tracing, kept, full):
             cut = copy.deepcopy(self._tracing.model).eval()
-        return self.of(cut, turns=15, least=0.05)
+        return self.of(cut, turns=30, least=0.05)
 
-    def of(self, cut: nn.Module, turns: int = 40, least: float = 0.5) -> float:
+    def of(self, cut: nn.Module, turns: int = 100, least: float = 0.5) -> float:
         """Of a cut of the model; timed for at least so many turns and seconds."""
         whole, own = self._race(cut, self._ready(cut), turns, least)
         return Group().agreed(self.whole * own / whole)
