@@ -45,7 +45,7 @@ class Whole:
         }
         if importlib.util.find_spec("openvino"):
             runs["openvino"] = [openvino_run(graph, example) for graph in graphs]
-        times = {name: race(pair, turns=60, seconds=1.0) for name, pair in runs.items()}
+        times = {name: race(pair, turns=200, seconds=1.0) for name, pair in runs.items()}
         return {name: [1e3 * min(taken) for taken in pair] for name, pair in times.items()}
 
 

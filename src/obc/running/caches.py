@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from obc.running.forward import forward
-from obc.running.snapshot import unchanged
+from obc.running.snapshot import Snapshot, unchanged
 
 _Place = tuple[nn.Module, str]
 
@@ -29,13 +29,17 @@ def held_tensors(model: nn.Module) -> list[_Place]:
     ]
 
 
-def empty_caches(model: nn.Module, example: Any) -> None:
-    """Empty what a run fills again; what it renews anyway, or cannot do without, stays."""
+def empty_caches(model: nn.Module, example: Any) -> bool:
+    """Empty what a run fills again; what it renews anyway, or cannot do without, stays.
+
+    Returns whether there may have been any such.
+    """
     places = held_tensors(model)
     if not places:
-        return
+        return False
     for module, key in _remade(model, example, _lasting(model, example, places)):
         _empty(module, key)
+    return True
 
 
 def _lasting(model: nn.Module, example: Any, places: list[_Place]) -> list[_Place]:
@@ -49,11 +53,11 @@ def _lasting(model: nn.Module, example: Any, places: list[_Place]) -> list[_Plac
 
 
 @contextmanager
-def cold(model: nn.Module, example: Any) -> Iterator[None]:
-    """A model without its caches inside; afterwards it is as it was."""
-    with unchanged(model):
-        empty_caches(model, example)
-        yield
+def cold(model: nn.Module, example: Any) -> Iterator[Snapshot]:
+    """A model without its caches inside, with a snapshot of that; afterwards it is as it was."""
+    before = Snapshot(model)
+    with before:
+        yield Snapshot(model) if empty_caches(model, example) else before
 
 
 def _remade(model: nn.Module, example: Any, places: list[_Place]) -> list[_Place]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -11,27 +12,39 @@ from obc.costs.targets import Latency, Target
 if TYPE_CHECKING:
     from obc.search.algorithm import Run
 
-_CLOSE = 0.015  # of the predicted seconds
-_TIMES = 4
+_CLOSE = 0.015  # of the seconds asked for
+_TIMES = 8
 
 
 def settle(run: Run, target: Target, feasible: Sequence[int]) -> None:
     """Time the working copy beside the whole model, correct the prediction by it, land again.
 
-    The cost model is the same for all widths, but a cut's neighbours are off by what the cut is
-    off, so two or three rounds are enough. The plan's last step has the measured seconds.
+    Each landing has other channels and is off by an error of its own, so the prediction is
+    corrected by what all of them were off in the mean; of those that were timed, the one nearest
+    to the target stays. The plan's last step has the measured seconds.
     """
     price = run.reach.price
     if not isinstance(price, Fitted) or not isinstance(target, Latency) or not run.order:
         return
-    first = 0.0
-    for turn in range(_TIMES):
-        seconds, predicted = price.candidates.of(run.work.model), run.value()
-        first = first or seconds / predicted
-        if abs(seconds / predicted - 1) <= _CLOSE or turn == _TIMES - 1:
+    limit = run.reach.limit(target)
+    factor, landings = 1.0, list[tuple[float, float]]()  # measured seconds, by what factor landed
+    ratios: list[float] = []  # measured to predicted, as first fitted
+    while True:
+        seconds = price.candidates.of(run.work.model)
+        ratios.append(factor * seconds / run.value())
+        landings.append((seconds, factor))
+        near = [abs(s / limit - 1) for s, _ in landings]
+        if near[-1] <= _CLOSE:
             break
-        price.correct(seconds / predicted)
+        over = len(landings) == _TIMES
+        seconds, by = landings[near.index(min(near))]
+        new = by if over else statistics.geometric_mean(ratios)
+        price.correct(new / factor)
+        factor = new
         run.place(target, 0, feasible)
+        if over:
+            break
+    first = ratios[0]
     last = run.state.history[-1]
     after = last.after.model_copy(update={"seconds": seconds})
     run.state.history[-1] = last.model_copy(update={"after": after})

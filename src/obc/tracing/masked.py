@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from obc.running.modules import named_tensors
 from obc.tracing.flow import Call, Flow, Leaf, labelled_dims
+from obc.tracing.ledger import any_between
 
 
 class Masked(Flow):
@@ -129,10 +130,11 @@ def blank_readers(model: nn.Module, flow: Flow, gone: Tensor) -> None:
 
     Where nothing `mixes` them, such a model computes what the masked one does, at full speed.
     """
-    flags = _reading(flow, gone)
-    tensors = named_tensors(model)
-    new = {id(tensors[leaf.name]): (leaf, tensors[leaf.name]) for leaf in flow.leaves.values()}
-    blank = {key: _blanked(tensor, leaf, flags) for key, (leaf, tensor) in new.items()}
+    flags, tensors = _reading(flow, gone), named_tensors(model)
+    dims = labelled_dims(flow.leaves.values())
+    hit = any_between(flags, [d[3] for d in dims], [d[2].numel() for d in dims])
+    leaves = [leaf for (leaf, *_), reads in zip(dims, hit, strict=True) if reads]
+    blank = {id(t): _blanked(t, leaf, flags) for leaf in leaves for t in [tensors[leaf.name]]}
     for module in model.modules():
         for key, parameter in module._parameters.items():
             zeroed = blank.get(id(parameter))

@@ -76,8 +76,8 @@ class Tracing:
         collecting = gc.isenabled()
         gc.disable()
         try:
-            with cold(model, example):  # what caches hold has to be traced as well
-                self._trace(Snapshot(model), ignore, heads)
+            with cold(model, example) as before:  # what caches hold has to be traced as well
+                self._trace(before, ignore, heads)
         finally:
             if collecting:
                 gc.enable()
