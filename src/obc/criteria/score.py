@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterable
 from contextlib import nullcontext
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from obc.criteria.checkpointing import checkpointed
@@ -81,13 +82,6 @@ def check_batches(batches: object) -> None:
         raise ObcError(f"batches are a list or a loader, not {batches!r}")
 
 
-class _Wide(dict[str, Tensor]):
-    """Weights, in double precision only while they are looked at: a copy of all is large."""
-
-    def __getitem__(self, name: str) -> Tensor:
-        return super().__getitem__(name).detach().double()
-
-
 class Scorer:
     """Scores a model and later cuts of it; how each layer is looked at is decided only once.
 
@@ -134,11 +128,14 @@ class Scorer:
         """The scores of every site's members, summed over the batches: [members, size]."""
         totals: dict[str, Tensor] = {}
         if self._gather is None:
-            plain = dict(self.model.named_parameters())
-            weights = _Wide(plain)
+            weights = {n: p.detach() for n, p in self.model.named_parameters()}
             for name, parts in self._parts.items():
-                rows = [(p, p.rows(weights), plain[p.members[0].name].detach()) for p in parts]
-                totals[name] = self.criterion.site(rows)
+                # In double precision only while they are looked at, for copies are large.
+                rows = ((p, p.rows(weights).double(), weights[p.members[0].name]) for p in parts)
+                if type(self.criterion).site is Criterion.site:
+                    totals[name] = torch.stack([self.criterion.measure(*row) for row in rows])
+                else:
+                    totals[name] = self.criterion.site(list(rows))
             return totals
         layout = relaid(self.model) if self._relay else nullcontext()
         again = checkpointed(self.model) if self._checkpoint else nullcontext()

@@ -22,10 +22,11 @@ class Working:
     """
 
     def __init__(self, model: nn.Module, sites: Sites, as_it_is: bool = False) -> None:
+        # Tried before the copy is made, since it takes a copy of its own for a while.
+        self._relaid = not as_it_is and may_be_channels_last(model, sites.example)
         self.model = duplicate(model)
         self.sites = sites
         self.kept = {s.name: torch.arange(s.size) for s in sites}
-        self._relaid = not as_it_is and may_be_channels_last(model, sites.example)
         if self._relaid:
             channels_last(self.model)
 
