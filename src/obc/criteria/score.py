@@ -131,11 +131,11 @@ class Scorer:
             weights = {n: p.detach() for n, p in self.model.named_parameters()}
             for name, parts in self._parts.items():
                 # In double precision only while they are looked at, for copies are large.
-                rows = ((p, p.rows(weights).double(), weights[p.members[0].name]) for p in parts)
+                each = ((p, p.rows(weights).double(), weights[p.members[0].name]) for p in parts)
                 if type(self.criterion).site is Criterion.site:
-                    totals[name] = torch.stack([self.criterion.measure(*row) for row in rows])
+                    totals[name] = torch.stack([self.criterion.measure(*part) for part in each])
                 else:
-                    totals[name] = self.criterion.site(list(rows))
+                    totals[name] = self.criterion.site(list(each))
             return totals
         layout = relaid(self.model) if self._relay else nullcontext()
         again = checkpointed(self.model) if self._checkpoint else nullcontext()
@@ -144,8 +144,8 @@ class Scorer:
             for number, batch in enumerate(batches):
                 if self.group.mine(number):
                     for name, rows in self._gather.row(number, batch).items():
-                        part = self.criterion.site(rows).double()
-                        totals[name] = totals[name] + part if name in totals else part
+                        new = self.criterion.site(rows).double()
+                        totals[name] = totals[name] + new if name in totals else new
             if number < 0:
                 raise ObcError("there are no batches to score with")
         sizes = {n: parts[0].size for n, parts in self._parts.items()}
