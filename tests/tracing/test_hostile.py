@@ -5,7 +5,6 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-import accelerate
 import pytest
 import torch
 from torch import Tensor, nn
@@ -52,12 +51,6 @@ def test_so_is_a_model_with_a_scripted_part(verb: str) -> None:
 def test_a_wrapped_model_is_to_be_unwrapped() -> None:
     with pytest.raises(obc.ObcError, match=r"in DataParallel; give what is inside: model\.module"):
         obc.trace(nn.DataParallel(mlp()), X)
-
-
-def test_offloaded_weights_are_not_at_hand() -> None:
-    model = accelerate.cpu_offload(mlp(), execution_device=torch.device("cpu"))
-    with pytest.raises(obc.ObcError, match=r"'0' is offloaded by accelerate.*bfloat16"):
-        obc.trace(model, X)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from torch.utils.flop_counter import flop_registry
 from obc.errors import ObcError
 from obc.running.forward import forward
 from obc.running.modules import ModuleStack
+from obc.running.offload import at_hand
 from obc.running.snapshot import unchanged
 from obc.tracing.arguments import bind
 from obc.tracing.rules.products import Operands, total
@@ -38,6 +39,7 @@ class Cost:
         return f"{self.macs / 1e9:.3f} G MACs, {self.params / 1e6:.3f} M parameters"
 
 
+@at_hand
 def cost(model: nn.Module, example: Any) -> Cost:
     """Count what one run costs; the products inside attention are included.
 

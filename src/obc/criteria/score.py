@@ -16,6 +16,7 @@ from obc.criteria.layout import may_be_channels_last, relaid
 from obc.criteria.reduce import check, reduce
 from obc.criteria.structure import Part, parts_of
 from obc.errors import ObcError
+from obc.running.offload import at_hand
 from obc.running.processes import Group
 from obc.running.progress import bar
 from obc.tracing.sites import Sites
@@ -23,6 +24,7 @@ from obc.tracing.sites import Sites
 Loss = Callable[[Any, Any], Tensor]
 
 
+@at_hand
 def score(
     model: nn.Module,
     sites: Sites,

@@ -21,10 +21,12 @@ from obc.recalibration.recalibrate import recalibrate
 from obc.running.difference import difference
 from obc.running.forward import forward, outputs
 from obc.running.modules import check_model
+from obc.running.offload import at_hand
 from obc.running.snapshot import Snapshot, unchanged
 from obc.surgery import slicing
 
 
+@at_hand
 def apply(
     model: nn.Module,
     plan: Plan,

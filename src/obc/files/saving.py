@@ -30,6 +30,7 @@ from obc.files.shards import write_tensors
 from obc.files.tensors import check_storable, collect, outside_state, stored
 from obc.plans.plan import Plan
 from obc.running.modules import check_model
+from obc.running.offload import at_hand
 from obc.surgery.record import applied
 from obc.tracing.sites import shapes_of
 
@@ -37,6 +38,7 @@ _FULL = re.compile(r"parametrizations\.(\w+)\.original$")
 _FACTOR = re.compile(r"parametrizations\.\w+\.0\.[CD]\.\d+\.")
 
 
+@at_hand
 def save(
     model: nn.Module,
     path: str | os.PathLike[str],

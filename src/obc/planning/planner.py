@@ -15,6 +15,7 @@ from obc.planning.places import Places, first_batches
 from obc.planning.promise import Search
 from obc.planning.quality import Quality
 from obc.plans.plan import Plan
+from obc.running.offload import at_hand
 from obc.search.planner import Calibrating, prepare
 from obc.tasks.evaluate import is_task
 from obc.tasks.task import Task
@@ -42,6 +43,7 @@ def plan(
     task: Calibrating | None = ...,
     **settings: Any,
 ) -> list[Plan]: ...
+@at_hand
 def plan(
     model: nn.Module,
     example: Any = None,

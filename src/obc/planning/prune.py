@@ -20,6 +20,7 @@ from obc.recalibration.account import Recalibration
 from obc.recalibration.lockstep import Call
 from obc.recalibration.recalibrate import call_by, recalibrate
 from obc.running.modules import duplicate
+from obc.running.offload import at_hand
 from obc.search.planner import Calibrating
 from obc.surgery.slicing import apply
 
@@ -62,6 +63,7 @@ def prune(
     details: Literal[True],
     **settings: Any,
 ) -> Pruned: ...
+@at_hand
 def prune(
     model: nn.Module,
     example: Any = None,

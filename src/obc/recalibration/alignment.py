@@ -52,4 +52,5 @@ def align(original: Reader, pruned: Reader, origins: Origins) -> Alignment | Non
     if not bool(regular):
         return None
     columns = group[:, :, 0] * full.shape[1] + output[:, :, 0]
-    return Alignment(columns.reshape(-1), group[:, 0, 0], input[:, 0])
+    # Copies: views would keep positions of all the weight's elements in memory.
+    return Alignment(columns.reshape(-1), group[:, 0, 0].clone(), input[:, 0].clone())

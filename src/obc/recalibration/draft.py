@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from obc.running.mapping import kept_as
+
 Written = list[tuple[Tensor, Tensor]]
 """Tensors of a model, and the values that they are to have."""
 
@@ -28,12 +30,12 @@ class Draft:
 
     def write(self, tensor: Tensor, value: Tensor) -> None:
         """Put a value into a tensor, whatever its type."""
-        self._before.append((tensor.detach(), tensor.detach().clone()))
+        self._before.append((tensor.detach(), kept_as(tensor.detach().clone(), tensor)))
         commit([(tensor, value)])
 
     def written(self) -> Written:
         """What `commit` needs to write all of it again."""
-        return [(tensor, tensor.clone()) for tensor, _ in self._before]
+        return [(tensor, kept_as(tensor.clone(), tensor)) for tensor, _ in self._before]
 
     def take_back(self) -> None:
         """Undo everything."""

@@ -14,9 +14,11 @@ from obc.recalibration.lockstep import Call
 from obc.recalibration.procedure import Procedure
 from obc.recalibration.rows import samples_in
 from obc.running.forward import arguments
+from obc.running.offload import at_hand
 from obc.search.planner import Calibrating
 
 
+@at_hand
 def recalibrate(
     pruned: nn.Module,
     original: nn.Module,

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.modules import module as registry
 
 from obc.errors import ObcError
+from obc.running.mapping import is_mapped, kept_as
 
 Left = Callable[[str, int, Any, Any], None]
 
@@ -88,6 +89,10 @@ def duplicate(model: nn.Module, shared: Iterable[Tensor] = ()) -> nn.Module:
     held = (value for module in model.modules() for value in vars(module).values())
     made = (t for t in held if isinstance(t, Tensor) and not t.is_leaf)
     memo = {id(t): t.detach().clone() for t in made} | {id(t): t for t in shared}
+    for p in model.parameters():
+        if id(p) not in memo and is_mapped(p):  # a copy in memory may be more than there is
+            memo[id(p)] = type(p)(kept_as(p, p), p.requires_grad)
+            memo[id(p)].__dict__.update(p.__dict__)
     return copy.deepcopy(model, memo)
 
 

@@ -9,10 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from obc.plans.plan import Plan
+from obc.running.offload import at_hand
 from obc.tracing.proof import Proof
 from obc.tracing.tracer import Tracing
 
 
+@at_hand
 def verify(before: nn.Module, after: nn.Module, plan: Plan, example: Any) -> float:
     """Compare a pruned model with the masked original; returns the relative error.
 

@@ -6,11 +6,13 @@ from typing import Any
 
 from torch import nn
 
+from obc.running.offload import at_hand
 from obc.tasks.classification import Classification
 from obc.tasks.evaluation import Evaluation
 from obc.tasks.task import Task
 
 
+@at_hand
 def evaluate(model: nn.Module, data: Any) -> Evaluation:
     """Evaluate a model by a task, or a classifier on images of `obc.data` or (inputs, labels).
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from obc.running.mapping import kept_as
 from obc.running.modules import named_tensors
 from obc.tracing.flow import Call, Flow, Leaf, labelled_dims
 from obc.tracing.ledger import any_between
@@ -148,12 +149,12 @@ def _reading(flow: Flow, gone: Tensor) -> Tensor:
 
 
 def _blanked(tensor: Tensor, leaf: Leaf, flags: Tensor) -> Tensor:
-    tensor = tensor.detach()
+    whole = part = tensor.detach()
     for _, dim, ids, start in labelled_dims([leaf]):
         at = flags[start : start + ids.numel()].nonzero().reshape(-1)
         if at.numel():
-            tensor = tensor.index_fill(dim, at.to(tensor.device), 0)
-    return tensor
+            part = part.index_fill(dim, at.to(tensor.device), 0)
+    return part if part is whole else kept_as(part, tensor)
 
 
 def _all_labels(call: Call) -> list[Tensor]:

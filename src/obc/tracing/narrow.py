@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from obc.running.mapping import kept_as
 from obc.running.modules import named_tensors
 from obc.tracing import attention, layers
 from obc.tracing.attributes import read, write
@@ -72,8 +73,8 @@ def attribute(model: nn.Module, name: str, own: bool = False) -> tuple[Any, str]
 
 
 def take(tensor: Tensor, kept: dict[int, Tensor]) -> Tensor:
-    """The kept positions of a tensor."""
-    tensor = tensor.detach()
+    """The kept positions of a tensor, in a file if that is in one."""
+    part = tensor.detach()
     for dim, index in kept.items():
-        tensor = tensor.index_select(dim, index.to(tensor.device))
-    return tensor
+        part = part.index_select(dim, index.to(part.device))
+    return kept_as(part, tensor) if kept else part

@@ -14,6 +14,7 @@ from obc.errors import ObcError, closest
 from obc.running.caches import cold
 from obc.running.forward import forward, outputs
 from obc.running.modules import named_tensors
+from obc.running.offload import at_hand
 from obc.running.snapshot import Snapshot
 from obc.tracing.arguments import tensors_in
 from obc.tracing.flow import NOWHERE, Flow
@@ -26,6 +27,7 @@ from obc.tracing.trial import Trial
 from obc.tracing.unreached import held
 
 
+@at_hand
 def trace(
     model: nn.Module, example: Any, *, ignore: str | Sequence[str] = (), heads: bool = True
 ) -> Sites:
