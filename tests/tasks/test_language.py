@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from torch import nn
 
 import obc
+from obc.criteria import single
 from obc.errors import ObcError
 from obc.tasks import Language, resolve
 from tests import vision
@@ -169,3 +171,23 @@ def test_a_decoder_is_planned_by_its_task(llama: Any) -> None:
     assert plan.after is not None and plan.before is not None
     assert plan.after.params <= 0.8 * plan.before.params
     assert isinstance(llama, nn.Module)
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_gradients_of_single_rows_need_no_vmap(
+    llama: Any, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The task looks at its ids, which vmap hides; a large model's rows run alone in any case."""
+    task = Language(TEXT, TEXT, tokenizer=tokenizer(), length=20, row=16)
+    batch = next(iter(task.calibration(rows)))
+    names = ["model.layers.0.mlp.up_proj.weight"]
+    expected = torch.zeros_like(llama.get_parameter(names[0]))
+    for i in range(rows):
+        value = task.loss(llama, [x[i : i + 1] for x in batch])
+        (gradient,) = torch.autograd.grad(value, [llama.get_parameter(names[0])])
+        expected += gradient.square()
+    monkeypatch.setattr(single, "_NUMBERS", 1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = single.squares(llama, task.loss, batch, names)[names[0]]
+    assert expected.any() and torch.allclose(found, expected, rtol=1e-4)
