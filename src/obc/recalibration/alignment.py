@@ -35,22 +35,24 @@ def align(original: Reader, pruned: Reader, origins: Origins) -> Alignment | Non
     """Match a pruned operator with the original's; None where they are not of one form."""
     if type(original.form) is not type(pruned.form):
         return None
-    numbers = torch.arange(original.weight.parameter.numel())
-    full = original.form.matrix(original.weight.of(numbers))
-    kept = pruned.form.matrix(pruned.weight.of(origins.ids(pruned.key[0]).reshape(-1)))
-    place = torch.full_like(numbers, -1)
-    place[full.reshape(-1)] = torch.arange(full.numel())
-    at = place[kept]
+    at, (_, height, width) = _places(original, pruned, origins)
     if bool((at < 0).any()):
         return None
-    group, output, input = torch.unravel_index(at, full.shape)
-    regular = (
-        (group == group[:, :1, :1]).all()
-        & (output == output[:, :, :1]).all()
-        & (input == input[:, :1]).all()
-    )
-    if not bool(regular):
+    group = at[:, 0, 0] // (height * width)
+    columns = at[:, :, 0] // width
+    inputs = at[:, 0] % width
+    if not torch.equal(at, columns.unsqueeze(2) * width + inputs.unsqueeze(1)):
         return None
-    columns = group[:, :, 0] * full.shape[1] + output[:, :, 0]
-    # Copies: views would keep positions of all the weight's elements in memory.
-    return Alignment(columns.reshape(-1), group[:, 0, 0].clone(), input[:, 0].clone())
+    if not torch.equal(columns // height, group.unsqueeze(1).expand_as(columns)):
+        return None
+    return Alignment(columns.reshape(-1), group, inputs)
+
+
+def _places(original: Reader, pruned: Reader, origins: Origins) -> tuple[Tensor, torch.Size]:
+    """Where each element of the pruned matrix was in the original's, and the original's shape."""
+    numbers = torch.arange(original.weight.parameter.numel())
+    full = original.form.matrix(original.weight.of(numbers))
+    place = torch.full_like(numbers, -1)
+    place[full.reshape(-1)] = torch.arange(full.numel())
+    kept = pruned.form.matrix(pruned.weight.of(origins.ids(pruned.key[0]).reshape(-1)))
+    return place[kept], full.shape
