@@ -97,9 +97,10 @@ def test_offloaded_from_another_device(tmp_path: Path) -> None:
 # More than fits.
 
 LIMITED = """
-import copy, resource, sys
+import copy, resource, sys, threading
 import torch
 torch.set_num_threads(1)
+threading.stack_size(1 << 20)  # instead of eight megabytes for each run of recalibration
 import obc
 from tests.hugging import import_transformers
 
