@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks.study import blocks, claims, figures
+from benchmarks.study.language import language
 
 ROOT = Path(__file__).parents[2]
 PAGES = (ROOT / "docs" / "results.md", ROOT / "README.md")
@@ -20,6 +21,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "settings": blocks.settings,
     "ablations": blocks.ablations,
     "recalibrated": blocks.recalibrated,
+    "language": language,
     "equivalent": blocks.equivalent,
     "tuning": blocks.tuning,
     "passes": blocks.passes,
