@@ -131,7 +131,7 @@ def _places(model: nn.Module) -> Iterator[_Place]:
                     )
                 for key, parameter in module._parameters.items():
                     if parameter is not None:
-                        yield _Place(f"{name}.{key}", module, key, part.weights_map)
+                        yield _Place(f"{name}.{key}".lstrip("."), module, key, part.weights_map)
 
 
 def _taken(module: nn.Module) -> dict[str, Any]:
@@ -145,7 +145,7 @@ def _taken(module: nn.Module) -> dict[str, Any]:
 
 def _filled(places: list[_Place], ties: dict[str, str]) -> list[nn.Parameter]:
     """Put mapped weights in; tied ones are one tensor. Returns the tensors."""
-    tensors: dict[Any, nn.Parameter] = {}
+    tensors: dict[str, nn.Parameter] = {}
     for place in places:
         meta = place.meta
         assert meta is not None
