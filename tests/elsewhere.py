@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +29,9 @@ class _Module(backend_registration._DummyBackendModule):
 
     def set_rng_state(self, state: Tensor, device: Any = None) -> None:
         torch.set_rng_state(state)
+
+    def get_amp_supported_dtype(self) -> list[torch.dtype]:
+        return [torch.bfloat16]
 
 
 backend_registration._setup_privateuseone_for_python_backend("elsewhere", _Module())
@@ -108,8 +112,24 @@ class _Factories(TorchDispatchMode):
         return func(*args, **kwargs)
 
 
+def _from_numbers(data: Any, *, device: Any = None, **kwargs: Any) -> Tensor:
+    """`torch.tensor`, which reaches for a device's memory past any dispatch."""
+    there = device is not None and torch.device(device).type == DEVICE.type
+    made: Tensor = _TENSOR(data, device="cpu" if there else device, **kwargs)
+    return made.to(DEVICE) if there else made
+
+
+_TENSOR = torch.tensor
+
+
 @contextmanager
 def elsewhere() -> Iterator[torch.device]:
     """The device, inside of which it can be used."""
-    with _Factories():
+    with _Factories(), mock.patch.object(torch, "tensor", _from_numbers):
         yield DEVICE
+
+
+def call(model: nn.Module, batch: Tensor) -> Any:
+    """Runs a model in a thread of its own, to which the caller's modes do not reach."""
+    with _Factories():
+        return model(batch)

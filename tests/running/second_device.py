@@ -1,7 +1,8 @@
-"""A trace, scores and a plan on a second device, compared with those on the CPU."""
+"""A trace, scores, a plan, a cut and its recalibration on a second device, as on the CPU."""
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import obc
-from tests.elsewhere import DEVICE, elsewhere
+from tests.elsewhere import DEVICE, call, elsewhere
 
 
 def net() -> nn.Module:
@@ -23,21 +24,39 @@ def loss(model: nn.Module, x: Tensor) -> Tensor:
     return y
 
 
-def through(model: nn.Module, example: Tensor, batches: list[Tensor]) -> tuple[Any, Any]:
-    """Scores, and what a plan keeps."""
-    scores = obc.score(model, obc.trace(model, example), batches, loss)
-    return scores, obc.plan(model, example, batches, loss, target="channels=50%", step=0.1).kept
+def through(model: nn.Module, example: Tensor, batches: list[Tensor]) -> dict[str, Any]:
+    """What each verb gives, one after the other."""
+    sites = obc.trace(model, example)
+    plan = obc.plan(model, example, batches, loss, target="channels=50%", step=0.1)
+    pruned = obc.apply(copy.deepcopy(model), plan, example=example)
+    cut = pruned(example)
+    fits = obc.recalibrate(pruned, model, batches, call=call, example=example)
+    factors = obc.apply(copy.deepcopy(model), plan, example=example, equivalent=True)
+    return {
+        "score": obc.score(model, sites, batches, loss),
+        "plan": plan.kept,
+        "apply": {"cut": cut, "factors": factors(example)},
+        "recalibrate": {"outputs": pruned(example), **dict(pruned.named_parameters())},
+        "kept fits": sum(fit.kept for fit in fits.fits),
+        "devices": {t.device.type for t in (*pruned.parameters(), *factors.parameters())},
+    }
 
 
 def main() -> None:
-    example, batches = torch.rand(2, 3, 8, 8), [torch.rand(4, 3, 8, 8) for _ in range(3)]
-    scores, kept = through(net(), example, batches)
+    example, batches = torch.rand(2, 3, 8, 8), [torch.rand(16, 3, 8, 8) for _ in range(3)]
+    here = through(net(), example, batches)
     with elsewhere():
         with pytest.raises(RuntimeError, match="and on the CPU"):
             torch.ones(2, device=DEVICE) + torch.ones(2)
         there = through(net().to(DEVICE), example.to(DEVICE), [b.to(DEVICE) for b in batches])
-        assert kept == there[1]
-        assert all(torch.allclose(there[0][n].cpu(), values) for n, values in scores.items())
+        assert here["plan"] == there["plan"] and here["kept fits"] == there["kept fits"] > 0
+        assert there["devices"] == {DEVICE.type} != here["devices"]
+        for verb in ("score", "apply", "recalibrate"):
+            assert here[verb].keys() == there[verb].keys()
+            for name, value in here[verb].items():
+                assert torch.allclose(there[verb][name].cpu(), value, atol=1e-5), (verb, name)
+        moved = (there["recalibrate"]["outputs"] - there["apply"]["cut"]).abs().max()
+        assert float(moved) > 1e-4, "nothing was recalibrated"
     print("the same")
 
 

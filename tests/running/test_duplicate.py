@@ -12,7 +12,9 @@ from torch import Tensor, nn
 from torch.nn.utils import prune
 
 import obc
+from obc.costs.candidates import Candidates
 from obc.running.modules import duplicate
+from obc.tracing.tracer import Tracing
 from tests.untouched import untouched
 
 X = torch.rand(2, 4)
@@ -67,6 +69,17 @@ def test_what_hooks_make_goes_with_what_it_is_made_from(
     read = 3 if change is masked else 6  # a norm over what a filter reads holds all of it
     layer: Any = model[2]
     assert (layer.out_features, layer.in_features) == (3, read) == tuple(layer.weight.shape)
+
+
+@pytest.mark.parametrize("change", [masked, normed])
+def test_it_is_timed_and_given_factors(change: Callable[[nn.Linear], nn.Module]) -> None:
+    """With a weight that the last run left beside its parameters, gradients and all."""
+    model = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), change(nn.Linear(6, 8)), nn.Linear(8, 2))
+    plan = obc.Plan.from_kept(obc.trace(model, X), {"2": range(3)})
+    model(X)
+    assert Candidates(Tracing(model, X), "torch").whole > 0
+    model(X)
+    assert obc.apply(model, plan, example=X, equivalent=True)(X).shape == (2, 2)
 
 
 def test_what_is_shared_is_not_copied() -> None:

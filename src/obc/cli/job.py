@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from obc.plans.plan import Plan
 from obc.reporting import fill
 from obc.reporting.page import report
 from obc.reporting.record import Record
+from obc.running.modules import duplicate
 from obc.tasks.recalibration import recalibrate_for
 from obc.tasks.task import Task
 from obc.tuning.recipe import Recipe
@@ -75,7 +75,7 @@ class Job:
             batch_size: of these samples.
             seed: of everything that is drawn.
         """
-        whole = copy.deepcopy(self.model)
+        whole = duplicate(self.model)
         apply(self.model, plan, equivalent=equivalent and not samples)
         rows = [self.measure("cut")]
         if samples:

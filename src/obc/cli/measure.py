@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from obc.equivalent.attach import is_equivalent
 from obc.equivalent.merge import merge
 from obc.files.shards import size_of
 from obc.reporting.record import Latency, finite
+from obc.running.modules import duplicate
 from obc.running.timing import race_models
 from obc.tasks.evaluation import Evaluation, Metric
 from obc.tasks.task import Task
@@ -60,7 +60,7 @@ def measured(
 ) -> Measured:
     """Evaluate and time a model, merged if it holds C and D; `folder` is where it was saved."""
     if is_equivalent(model):
-        model = merge(copy.deepcopy(model))
+        model = merge(duplicate(model))
     costs = cost(model, example)
     return Measured(
         name,

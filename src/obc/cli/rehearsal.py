@@ -22,6 +22,7 @@ from obc.data.sources import source_of
 from obc.equivalent.apply import apply
 from obc.planning.planner import plan as make_plan
 from obc.plans.plan import Plan
+from obc.running.modules import duplicate
 from obc.tasks.classification import Classification
 from obc.tasks.recalibration import recalibrate_for
 from obc.tasks.task import Task
@@ -142,13 +143,13 @@ class Rehearsal:
         whole = self.model
         example = example_of(whole, self.few)
         if self.recipe.sparse is not None:
-            self._sparse(copy.deepcopy(whole))
+            self._sparse(duplicate(whole))
         plan = self._plan(whole, example)
-        pruned = apply(copy.deepcopy(whole), plan)
+        pruned = apply(duplicate(whole), plan)
         if self.prune.recalibrate:
-            self._recalibrate(copy.deepcopy(pruned), whole)
+            self._recalibrate(duplicate(pruned), whole)
         if self.prune.equivalent:
-            pruned = apply(copy.deepcopy(whole), plan, equivalent=True)
+            pruned = apply(duplicate(whole), plan, equivalent=True)
         memory = self._memory(pruned)
         self._tune(pruned)
         self._evaluate(whole)
@@ -223,7 +224,7 @@ class Rehearsal:
     def _memory(self, model: nn.Module) -> int:
         """Of tuning, in bytes: weights, gradients, optimizer, teacher, and saved activations."""
         batch = next(iter(self.few.training(self.size)))
-        each = activations(copy.deepcopy(model).train(), self.few, batch) / self.size
+        each = activations(duplicate(model).train(), self.few, batch) / self.size
         copies = 2 + (2 if self.recipe.optimizer == "adamw" else 1)
         copies += self.recipe.ema is not None
         weights = copies * _bytes(model) + (_bytes(self.model) if self.recipe.distill else 0)

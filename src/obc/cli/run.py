@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from pathlib import Path
 from typing import Annotated
 
@@ -26,6 +25,7 @@ from obc.disk.claim import claimed
 from obc.errors import ObcError
 from obc.reporting import fill
 from obc.reporting.scenes import scenes
+from obc.running.modules import duplicate
 from obc.tasks.task import Task
 from obc.tuning.recipe import Recipe
 from obc.tuning.sparse import sparsify
@@ -122,7 +122,7 @@ def _run(job: Job, recipe: Recipe, name: str) -> Result:
     assert pruning is not None
     record = recording.begin(f"{name}: {pruning.target}", net, job.task, recipe.seed)
     rows = [job.measure("before")]
-    teacher = copy.deepcopy(net) if recipe.distill else None
+    teacher = duplicate(net) if recipe.distill else None
     if recipe.sparse is not None:
         with job.out.doing("sparse learning"):
             learned = sparsify(net, job.task, recipe, job.folder / "sparse")
@@ -139,7 +139,7 @@ def _run(job: Job, recipe: Recipe, name: str) -> Result:
         ignore=pruning.ignore,
         seed=recipe.seed,
     )
-    whole = copy.deepcopy(net)
+    whole = duplicate(net)
     measured = {0: rows[-1]}
     rows += job.cut(
         record,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +11,7 @@ from torch import nn
 from obc.costs.cost_model import narrowed
 from obc.running import onnx
 from obc.running.forward import evaluating, forward, outputs
+from obc.running.modules import duplicate
 from obc.running.processes import Group
 from obc.running.randomness import kept as kept_state
 from obc.running.runtimes import Run, check, onnx_run, ready
@@ -32,7 +32,7 @@ class Candidates:
     def __init__(self, tracing: Tracing, runtime: str) -> None:
         check(runtime)
         self._tracing, self._runtime = tracing, runtime
-        model = copy.deepcopy(tracing.model).eval()
+        model = duplicate(tracing.model).eval()
         self._graph = onnx.of_model(model, tracing.example) if runtime == _SWAPPED else None
         self._freed = False  # whether sizes written into the graph have been looked for
         self._run = self._ready(model)
@@ -43,7 +43,7 @@ class Candidates:
         sites = self._tracing.sites
         kept = {s.name: range(n) for s, n in zip(sites, counts, strict=True) if n < s.size}
         with narrowed(self._tracing, kept, full):
-            cut = copy.deepcopy(self._tracing.model).eval()
+            cut = duplicate(self._tracing.model).eval()
         return self.of(cut, turns=30, least=0.05)
 
     def of(self, cut: nn.Module, turns: int = 100, least: float = 0.5) -> float:

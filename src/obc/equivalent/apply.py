@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import warnings
 from collections.abc import Iterable
 from typing import Any, Literal
@@ -20,7 +19,7 @@ from obc.recalibration.origins import Origins
 from obc.recalibration.recalibrate import recalibrate
 from obc.running.difference import difference
 from obc.running.forward import forward, outputs
-from obc.running.modules import check_model
+from obc.running.modules import check_model, duplicate
 from obc.running.offload import at_hand
 from obc.running.snapshot import Snapshot, unchanged
 from obc.surgery import slicing
@@ -118,7 +117,7 @@ def _fitted(
         return None
     if isinstance(init, nn.Module):
         return init, Origins(init, model, example)
-    cut = slicing.apply(copy.deepcopy(model), plan, example=example)
+    cut = slicing.apply(duplicate(model), plan, example=example)
     recalibrate(cut, model, batches, call=call, example=example)
     return cut, Origins(cut, model, example)
 

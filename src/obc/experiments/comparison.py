@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import csv
 import io
 import itertools
@@ -29,6 +28,7 @@ from obc.errors import ObcError, closest
 from obc.planning.planner import plan
 from obc.plans.plan import Plan, PlanCost
 from obc.reporting.record import Curve, Point, finite
+from obc.running.modules import duplicate
 from obc.search.ranking import SCOPES
 from obc.tasks.recalibration import recalibrate_for
 from obc.tasks.task import Task
@@ -192,7 +192,7 @@ class Comparison:
         if pruning is not None:
             assert pruning.before is not None and pruning.after is not None
             removed = _removed(pruning.before, pruning.after)
-            model = apply(copy.deepcopy(whole), pruning)
+            model = apply(duplicate(whole), pruning)
         if samples:
             batches = {"samples": samples, "batch_size": self.batch_size}
             recalibrate_for(self.task, model, whole, **batches, seed=seed)

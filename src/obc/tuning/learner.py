@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -14,6 +13,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from obc.equivalent.attach import is_equivalent
 from obc.equivalent.hold import hold
 from obc.errors import ObcError
+from obc.running.modules import duplicate
 from obc.tasks.task import Task
 from obc.tuning import checkpoint
 from obc.tuning.distillation import listening
@@ -42,7 +42,7 @@ class Learner:
         working.to(processes.device).train()
         self.teacher = None
         if teacher is not None:
-            self.teacher = copy.deepcopy(teacher).to(processes.device).eval()
+            self.teacher = duplicate(teacher).to(processes.device).eval()
         raw = optimizer_of(working, recipe)
         self.model, self.optimizer = processes.prepared(working, raw)
         self.plain = processes.unwrapped(self.model)

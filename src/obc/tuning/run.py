@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +14,7 @@ from obc.equivalent.attach import is_equivalent
 from obc.equivalent.merge import merge
 from obc.errors import ObcError
 from obc.running import randomness as seeds
+from obc.running.modules import duplicate
 from obc.running.processes import Group
 from obc.tasks.evaluation import Evaluation, best_of
 from obc.tasks.task import Task
@@ -144,7 +144,7 @@ class Run:
 
     def _plain(self) -> dict[str, Any]:
         """The judged weights as the plain module has them."""
-        fresh = copy.deepcopy(self.model)
+        fresh = duplicate(self.model)
         self._load(fresh)
         return fresh.state_dict()
 
@@ -161,7 +161,7 @@ class Run:
 
     def _adapted(self, model: nn.Module) -> nn.Module:
         """A copy of the model that learns, with adapters where the recipe asks for them."""
-        working = copy.deepcopy(model)
+        working = duplicate(model)
         if self.recipe.lora is not None:
             lora.attach(working, self.recipe.lora)
         return working
