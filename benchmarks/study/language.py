@@ -34,6 +34,9 @@ def language() -> str:
             "",
             *(_goal(share, cells, whole) for share in GOALS),
             "",
+            "Tokens per second are not shown: other jobs took the cores meanwhile, now more, now "
+            "less.",
+            "",
             f"Perplexity over {protocol['evaluation']}; goals: over {protocol['goals']}; Moby "
             f"Dick: {protocol['tale']}. Calibration: {protocol['calibration']}.",
         ]
@@ -61,7 +64,5 @@ def _goal(share: str, cells: dict[Any, Any], whole: dict[str, Any]) -> str:
     return (
         f"- {share}: JC adds {cut:.3f} to the log-perplexity as cut and {fitted:.3f} recalibrated, "
         f"{ratio:.2f} of it; the goal, at most {GOALS[share]}, is {kept}. "
-        f"{point['seconds']:.0f} CPU seconds, {point['speed']['prefill tokens/s']:.0f} tokens per "
-        f"second at once (whole {whole['speed']['prefill tokens/s']:.0f}), while other work "
-        "shared the cores."
+        f"Scoring, cut and recalibration: {point['seconds']:.0f} CPU seconds."
     )
