@@ -15,7 +15,7 @@ from obc.running.modules import duplicate
 from obc.running.processes import Group
 from obc.running.randomness import kept as kept_state
 from obc.running.runtimes import Run, check, onnx_run, ready
-from obc.running.timing import device_of, race
+from obc.running.timing import device_of, race, relative
 from obc.tracing.tracer import Tracing
 from obc.tracing.trial import full
 
@@ -26,7 +26,7 @@ class Candidates:
     """Seconds of a model's cuts in a runtime, each beside the whole model in the same minute.
 
     `whole` are the seconds of the model itself. What else the machine does slows neighbours alike,
-    so a cut's time is the whole model's, times the ratio of the two as they took turns.
+    so a cut's time is the whole model's, times what it takes relative to it as they take turns.
     """
 
     def __init__(self, tracing: Tracing, runtime: str) -> None:
@@ -48,18 +48,17 @@ class Candidates:
 
     def of(self, cut: nn.Module, turns: int = 100, least: float = 0.5) -> float:
         """Of a cut of the model; timed for at least so many turns and seconds."""
-        whole, own = self._race(cut, self._ready(cut), turns, least)
-        return Group().agreed(self.whole * own / whole)
+        return Group().agreed(self.whole * self._race(cut, self._ready(cut), turns, least)[1])
 
     @torch.no_grad()
     def _race(self, model: nn.Module, run: Run, turns: int, least: float) -> tuple[float, float]:
-        """The fastest runs of the whole model and of another, as they take turns."""
+        """The fastest run of the whole model, and what another takes relative to it."""
         with kept_state(), evaluating(model):
             for _ in range(2):
                 self._run()
                 run()
             times = race([self._run, run], turns=turns, seconds=least, device=device_of(model))
-        return min(times[0]), min(times[1])
+        return min(times[0]), relative(times[1], to=times[0])
 
     def _ready(self, model: nn.Module) -> Run:
         """A cut, warm: the exported graph with its tensors, or exported itself where need be."""

@@ -7,6 +7,7 @@ processor's clock, which stands still while others have their turn.
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -54,6 +55,17 @@ def race(
             taken.append(clock() - start)
         spent += (time.perf_counter() - begin) / len(runs)
     return times
+
+
+def relative(times: Sequence[float], to: Sequence[float]) -> float:
+    """What one run takes for each second of another: the median over the turns of a race.
+
+    Neighbours in time are disturbed alike, also where nothing ever runs undisturbed.
+
+    >>> relative([1.0, 2.0, 1.0], to=[2.0, 4.0, 9.0])
+    0.5
+    """
+    return statistics.median(own / other for own, other in zip(times, to, strict=True))
 
 
 @torch.no_grad()
