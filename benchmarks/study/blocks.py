@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
+from typing import Any
 
 from benchmarks._harness import spread
 from benchmarks.study.sources import (
+    Runs,
     ahead_of_naive,
     benchmark,
     by_variant,
@@ -146,19 +148,46 @@ def ablations() -> str:
 def recalibrated() -> str:
     """Cut → recalibrated for each network and ranking of `benchmarks.recalibrate`."""
     cells = benchmark("recalibrate")["cells"]
-    budgets = (1.5, 2.0, 3.0, 4.0, 8.0)
+    parts = [
+        _of_network(name, {k: c for k, c in cells.items() if k.split("|")[0] == name})
+        for name in RECALIBRATED
+    ]
+    points = [(c["whole"], p) for c in cells.values() for p in c["points"]]
+    worse = [(w, p) for w, p in points if p["recalibrated"] < p["cut"]]
+    words = (
+        f"Of {len(points)} cuts, recalibration left {len(points) - len(worse)} as good or better"
+    )
+    if worse:
+        whole, least = max(worse, key=lambda pair: pair[1]["cut"] - pair[1]["recalibrated"])
+        words += (
+            f"; the most it took away was {least['cut']:.1f} → {least['recalibrated']:.1f}, where "
+            f"the whole network has {whole:.1f}"
+        )
+    return "\n\n".join([*filter(None, parts), f"{words}."])
+
+
+def _of_network(name: str, cells: dict[str, Any]) -> str:
+    """One network: a line for each ranking, the best after recalibration in bold."""
+    if not cells:
+        return ""
+    runs: Runs = {}
+    for key, cell in cells.items():
+        runs.setdefault(key.split("|")[1], []).append(cell)
+    budgets = sorted({p["speedup"] for c in cells.values() for p in c["points"]})
+    fitted = _bold([(r, [values(c, b, "recalibrated") for b in budgets]) for r, c in runs.items()])
     rows = []
-    for name in dict.fromkeys(key.rsplit("|", 1)[0] for key in cells):
-        network, ranking = name.split("|")
-        runs = [cell for key, cell in cells.items() if key.startswith(f"{name}|")]
-        whole = statistics.mean(run["whole"] for run in runs)
-        row = [RECALIBRATED.get(network, network), ranking, str(len(runs)), f"{whole:.1f}"]
-        for speedup in budgets:
-            cut, fitted = (values(runs, speedup, k) for k in ("cut", "recalibrated"))
-            row.append(f"{spread(cut)} → {spread(fitted)}" if fitted else "")
-        rows.append(row)
-    heads = ["network", "ranking", "seeds", "whole", *(f"{b:g}×" for b in budgets)]
-    return table(heads, rows)
+    for (ranking, of_ranking), (_, *after) in zip(runs.items(), fitted, strict=True):
+        cut = [spread(values(of_ranking, b, "cut")) for b in budgets]
+        arrows = [f"{c} → {f}" if f else "" for c, f in zip(cut, after, strict=True)]
+        rows.append([ranking, str(len(of_ranking)), *arrows])
+    first = next(iter(cells.values()))
+    whole, used = statistics.mean(c["whole"] for c in cells.values()), first["settings"]
+    heading = (
+        f"**{RECALIBRATED[name]}**, {whole:.1f}% whole; N = {used['rows']} rows of "
+        f"{used['batch']} images, p = {100 * used['step']:g}%:"
+    )
+    heads = ["", "seeds", *(f"{b:g}×" for b in budgets)]
+    return f"{heading}\n\n{table(heads, rows)}"
 
 
 def equivalent() -> str:
