@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from obc.recalibration.regression import Moments, solve
+from obc.recalibration.regression import RIDGES, Moments, choose, gram, solve
 from tests.reference import relative_error
 
 
@@ -66,3 +66,40 @@ def test_held_out_error() -> None:
     assert relative_error([expected], [sums.error(change)]) < 1e-8
     assert relative_error([expected], [moments(u, r, torch.float32).error(change)]) < 1e-3
     assert relative_error([expected], [sums.rr]) > 0.1, "compares nothing"
+
+
+@pytest.mark.parametrize("width", [255, 256, 601])
+def test_gram_by_halves(width: int) -> None:
+    v = torch.randn(2, 50, width, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    assert relative_error([v.mT @ v], [gram(v)]) < 1e-12
+    assert relative_error([gram(v[:, :25])], [gram(v)]) > 0.1, "compares nothing"
+
+
+@pytest.mark.parametrize("count", [60, 300, 20000])
+@pytest.mark.parametrize("intercept", [True, False])
+def test_random_sums_choose_as_all_outputs_would(count: int, intercept: bool) -> None:
+    """Few rows need a strong ridge and many a weak one, whatever the outputs' scale."""
+    generator = torch.Generator().manual_seed(1)
+    width, outputs = 48, 300
+    scale = torch.rand(1, outputs, generator=generator, dtype=torch.float64).square() * 9
+    weight = torch.randn(1, width, outputs, generator=generator, dtype=torch.float64)
+    both = []
+    for rows in (count, 4000):
+        u = torch.randn(1, rows, width, generator=generator, dtype=torch.float64)
+        u = u * torch.logspace(0, -1.5, width, dtype=torch.float64)
+        noise = torch.randn(1, rows, outputs, generator=generator, dtype=torch.float64)
+        sums = Moments.zero(1, outputs, width, torch.device("cpu"))
+        sums.add(u, u @ weight + noise, noise)
+        both.append(sums)
+    fit, held = both
+    errors = {}
+    for ridge in RIDGES:
+        change = solve(fit, ridge, intercept)
+        assert change is not None
+        errors[ridge] = float((held.error(change) * scale.square()).sum())
+    change, ridge, error = choose(fit, held, intercept, scale, RIDGES)
+    assert change is not None and ridge is not None
+    assert error == pytest.approx(errors[ridge], rel=1e-12), "the error is that of all outputs"
+    assert error <= 1.002 * min(errors.values())
+    assert max(errors.values()) > 1.02 * min(errors.values()), "any ridge would do"
+    assert error < float((held.rr * scale.square()).sum())

@@ -17,7 +17,7 @@ from obc.recalibration.regression import Change, Moments, choose
 from obc.recalibration.rows import Portion
 from obc.running.processes import Group
 
-_CHUNK = 1 << 22  # numbers at a time, in float64
+_CHUNK = 1 << 22  # numbers in the rows of one product
 _EXACT = 1e-12  # of the variance: what rounding leaves
 _SMALL = 1e-2  # of the largest γ/σ: below, a norm hardly lets the layer reach the sum
 
@@ -37,6 +37,36 @@ class Pair:
     part: Stop | None
 
 
+class Gathering:
+    """Rows that wait until there are enough of them for one product, and the sums of all before.
+
+    Small batches would have each of them add to sums as large as the weight's Gram.
+    """
+
+    def __init__(self, groups: int, outputs: int, inputs: int, device: torch.device) -> None:
+        self.rows = max(1, _CHUNK // (groups * (inputs + outputs)))
+        self._sums = Moments.zero(groups, outputs, inputs, device)
+        self._waiting: list[tuple[Tensor, Tensor, Tensor]] = []
+        self._count = 0
+
+    def take(self, u: Tensor, r: Tensor, t: Tensor) -> None:
+        """Take rows in."""
+        self._waiting.append((u, r, t))
+        self._count += u.shape[1]
+        if self._count >= self.rows:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._waiting:
+            self._sums.add(*(torch.cat(parts, 1) for parts in zip(*self._waiting, strict=True)))
+        self._waiting, self._count = [], 0
+
+    def moments(self) -> Moments:
+        """The sums over everything."""
+        self._flush()
+        return self._sums
+
+
 class Fitting:
     """The regression of one weight: rows are gathered from pairs, then it is solved.
 
@@ -52,7 +82,7 @@ class Fitting:
         # Apple's devices have no float64.
         self.device = torch.device("cpu") if weight.device.type == "mps" else weight.device
         sizes = (form.groups, form.outputs, form.inputs)
-        self.fit, self.held = (Moments.zero(*sizes, self.device) for _ in range(2))
+        self.fit, self.held = (Gathering(*sizes, self.device) for _ in range(2))
         self.intercept = bias is not None or reader.norm is not None
         self.matrix = self._double(form.matrix(reader.weight.inside(weight)[0]))
         self.shift = torch.zeros(sizes[:2], dtype=torch.float64, device=self.device)
@@ -78,10 +108,9 @@ class Fitting:
         gap = self._gap(pair, form, narrow) if residual and narrow is not None else None
         index = pair.portion.draw(form.positions, form.inputs, seed)
         held = pair.portion.held(index, form.positions)
-        step = max(1, _CHUNK // (self.fit.u.numel() + self.fit.r.numel()))
         weight, shift = self.matrix.mT.to(self.kind), self.shift.unsqueeze(1).to(self.kind)
-        for moments, chosen in ((self.fit, index[~held]), (self.held, index[held])):
-            for part in chosen.split(step) if len(chosen) else ():
+        for sums, chosen in ((self.fit, index[~held]), (self.held, index[held])):
+            for part in chosen.split(sums.rows) if len(chosen) else ():
                 t = self._outputs(form, pair.whole.output, part, self.alignment.columns)
                 u = (
                     narrow.rows(part.to(narrow.input.device))
@@ -90,7 +119,7 @@ class Fitting:
                 ).to(self.device, self.kind)
                 if gap is not None:
                     t = t + gap(part)
-                moments.add(u, torch.baddbmm(t - shift, u, weight, alpha=-1), t)
+                sums.take(u, torch.baddbmm(t - shift, u, weight, alpha=-1), t)
 
     def _outputs(self, form: Form, output: Tensor | None, index: Tensor, columns: Tensor) -> Tensor:
         """An output at these positions and channels, [groups, rows, outputs]."""
@@ -123,7 +152,7 @@ class Fitting:
         that explains a part of the variance leaves less of it, which is least error for this
         layer, but not for those behind it where the layers before were not fitted on each other.
         """
-        fit, held = self.fit.over(group), self.held.over(group)
+        fit, held = self.fit.moments().over(group), self.held.moments().over(group)
         name, width, rows = name_of(self.reader), self.reader.form.inputs, int(fit.count)
         if not rows or int(held.count) < 2:
             return None, Fit(name, width, rows, note="too few rows to hold any out")

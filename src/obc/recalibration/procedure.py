@@ -257,6 +257,8 @@ class Procedure:
                 fits.append(self._solved(layer, fitting, parts, ridges, measure))
             with self._group.together("recalibration"):
                 for portion, whole, part in zip(mine, wholes, parts, strict=True):
+                    if portion.holds_samples and not portion.holds_any:
+                        continue  # nobody looks at what these put out
                     original = held_outputs(whole.finish(), portion)
                     before.add(self._naive.get(portion.number, ()), original)
                     after.add(held_outputs(part.finish(), portion), original)

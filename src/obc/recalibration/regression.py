@@ -8,6 +8,10 @@ q the width of u; without a bias to put c into, moments about zero stand for the
 same sums over rows that the regression has not seen give the error of any (Δ, c) there:
 
     Σ |r − Δu − c|² = Σ|r|² − 2⟨Δ, Σruᵀ⟩ + ⟨Δ Σuuᵀ, Δ⟩ − 2⟨c, Σr⟩ + 2⟨c, Δ Σu⟩ + n|c|².
+
+Where a weight has many outputs, ρ is chosen by 64 random sums of them, S r with independent normal
+S: the error of S r is in the mean that of r, so the order of the ρ hardly changes, and a ρ costs
+little more than its factorisation. Whether the fit is kept is decided by all outputs.
 """
 
 from __future__ import annotations
@@ -22,6 +26,8 @@ from obc.running.processes import Group
 
 RIDGES = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 SAFE = (1e-2,)  # hardly behind the best, however few rows there are
+_SUMS = 64  # random sums of outputs that choose ρ
+_BLOCK = 256  # below this width, a symmetric product is taken at once
 
 
 @dataclass
@@ -63,13 +69,21 @@ class Moments:
         self.count += u.shape[1]
         self.u += sum_u.squeeze(1)
         self.r += sum_r.squeeze(1)
-        self.uu += v.mT @ v
+        self.uu += gram(v)
         self.uu.baddbmm_(torch.cat([c, sum_v], 1).mT, torch.cat([sum_u, c], 1))
         self.ru += r.mT @ v
         self.ru.baddbmm_(sum_r.mT, c)
         self.rr += r.square().sum(1, dtype=exact)
         self.t += t.sum(1, dtype=exact)
         self.tt += t.square().sum(1, dtype=exact)
+
+    def mixed(self, sums: Tensor) -> Moments:
+        """The same of S r in place of r, S [sums, outputs] of each group; Σ|r|² is left at zero.
+
+        That is the same for every change, so it does not tell which is best.
+        """
+        r, ru = (sums @ self.r.unsqueeze(-1)).squeeze(-1), sums @ self.ru
+        return Moments(self.count, self.u, r, self.uu, ru, *(torch.zeros_like(r),) * 3)
 
     def over(self, group: Group) -> Moments:
         """The sums over all processes."""
@@ -99,6 +113,23 @@ class Change:
     def none(cls, moments: Moments) -> Change:
         """Everything as it is."""
         return cls(torch.zeros_like(moments.ru), torch.zeros_like(moments.r))
+
+
+def gram(v: Tensor) -> Tensor:
+    """vᵀv, by halves, since the lower triangle is the upper one's: little more than half the work.
+
+    >>> v = torch.randn(2, 9, 600).double()
+    >>> bool(torch.allclose(gram(v), v.mT @ v, atol=1e-12))
+    True
+    """
+    width = v.shape[-1]
+    if width < _BLOCK:
+        return v.mT @ v
+    left, right = v.split([width // 2, width - width // 2], -1)
+    corner = left.mT @ right
+    return torch.cat(
+        [torch.cat([gram(left), corner], -1), torch.cat([corner.mT, gram(right)], -1)], -2
+    )
 
 
 def solve(moments: Moments, ridge: float, intercept: bool) -> Change | None:
@@ -137,15 +168,30 @@ def choose(
 
     `scale` weighs outputs, as the norm behind them does. None when no change beats none at all.
     """
+    ridge = _ridge(fit, held, intercept, scale, ridges)
+    change = solve(fit, ridge, intercept) if ridge is not None else None
     weights = scale.square()
-    best: tuple[Change | None, float | None, float] = (
-        None, None, float((held.rr * weights).sum()),
-    )  # fmt: skip
+    error = as_it_is = float((held.rr * weights).sum())
+    if change is not None:
+        error = float((held.error(change) * weights).sum())
+    return (change, ridge, error) if error < as_it_is else (None, None, as_it_is)
+
+
+def _ridge(
+    fit: Moments, held: Moments, intercept: bool, scale: Tensor, ridges: Sequence[float]
+) -> float | None:
+    """The ridge with the lowest held-out error; None where rows determine no regression."""
+    groups, outputs = scale.shape
+    if len(ridges) == 1:
+        return ridges[0]
+    if outputs > _SUMS:
+        generator = torch.Generator().manual_seed(outputs)
+        sums = torch.randn(groups, _SUMS, outputs, generator=generator, dtype=torch.float64)
+        sums = sums.to(scale.device) * scale.unsqueeze(1)
+        fit, held, scale = fit.mixed(sums), held.mixed(sums), torch.ones_like(sums[..., 0])
+    errors: dict[float, float] = {}
     for ridge in ridges:
         change = solve(fit, ridge, intercept)
-        if change is None:
-            continue
-        error = float((held.error(change) * weights).sum())
-        if error < best[2]:
-            best = (change, ridge, error)
-    return best
+        if change is not None:
+            errors[ridge] = float((held.error(change) * scale.square()).sum())
+    return min(errors, key=lambda ridge: errors[ridge], default=None)
