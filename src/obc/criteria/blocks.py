@@ -42,7 +42,9 @@ def jacobian_blocks(
     """
     parts = {p.layer: p for site in sites for p in parts_of(site) if p.role == "out"}
     if layer not in parts:
-        raise ObcError(f"no layer '{layer}' puts out a site's channels{closest(layer, parts)}")
+        raise ObcError(
+            f"no layer '{layer}' puts out a site's channels{closest(layer, parts)}", section="names"
+        )
     part = parts[layer]
     total: Tensor | None = None
     with scoring(model):

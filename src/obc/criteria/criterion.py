@@ -83,7 +83,8 @@ def make(criterion: str | Criterion, **options: Any) -> Criterion:
     if criterion not in _CRITERIA:
         raise ObcError(
             f"no criterion named '{criterion}'{closest(criterion, _CRITERIA)}; "
-            f"there are {', '.join(names())}"
+            f"there are {', '.join(names())}",
+            section="names",
         )
     try:
         return _CRITERIA[criterion](**options)

@@ -51,7 +51,8 @@ def load(name: str, folder: str | Path | None = None, *, size: int = 224) -> Dat
     """
     if name not in NAMES:
         raise ObcError(
-            f"no data set named '{name}'{closest(name, NAMES)}; there are {', '.join(NAMES)}"
+            f"no data set named '{name}'{closest(name, NAMES)}; there are {', '.join(NAMES)}",
+            section="names",
         )
     if name == "digits":
         return Data(name, *digits())

@@ -15,7 +15,10 @@ def digits() -> tuple[Loaded, Loaded]:
     try:
         from sklearn.datasets import load_digits  # type: ignore[import-untyped]
     except ImportError:
-        raise ObcError("the digits come with scikit-learn: pip install 'obc[demo]'") from None
+        raise ObcError(
+            "the digits come with scikit-learn: pip install 'obc[demo]'",
+            section="what-is-not-installed",
+        ) from None
     bunch = load_digits()
     # Values run from 0 to 16.
     images = torch.tensor(bunch.images * (255 / 16)).round().to(torch.uint8)[:, None]

@@ -82,4 +82,7 @@ def _library(name: str, extra: str) -> Any:
     try:
         return importlib.import_module(name)
     except (ImportError, RuntimeError) as error:
-        raise ObcError(f"{name} does not import ({error}): pip install 'obc[{extra}]'") from None
+        raise ObcError(
+            f"{name} does not import ({error}): pip install 'obc[{extra}]'",
+            section="what-is-not-installed",
+        ) from None

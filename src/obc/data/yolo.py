@@ -37,7 +37,9 @@ def _yaml(file: Path) -> dict[str, Any]:
     try:
         reader = importlib.import_module("yaml")
     except ImportError:
-        raise ObcError("PyYAML is not installed: pip install 'obc[detection]'") from None
+        raise ObcError(
+            "PyYAML is not installed: pip install 'obc[detection]'", section="what-is-not-installed"
+        ) from None
     try:
         content = reader.safe_load(read_bytes(file, "a YAML file of data"))
     except reader.YAMLError as error:

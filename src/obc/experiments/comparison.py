@@ -82,7 +82,8 @@ def ablation(name: str, rows: int, step: float) -> list[Variant]:
     if name == "scope":
         return [Variant(scope, {"scope": scope}) for scope in SCOPES]
     raise ObcError(
-        f"no ablation named '{name}'{closest(name, ABLATIONS)}; there are {', '.join(ABLATIONS)}"
+        f"no ablation named '{name}'{closest(name, ABLATIONS)}; there are {', '.join(ABLATIONS)}",
+        section="names",
     )
 
 

@@ -105,7 +105,8 @@ def _own(name: str, pretrained: bool, options: dict[str, Any]) -> nn.Module:
     if name not in OWN:
         raise ObcError(
             f"no model named '{name}'{closest(name, OWN)}; there are {', '.join(OWN)}, and "
-            "torchvision:…, timm:…, hf:…, ultralytics:…, file.py:factory"
+            "torchvision:…, timm:…, hf:…, ultralytics:…, file.py:factory",
+            section="names",
         )
     _no_weights(name, pretrained)
     if name == "vit_small" and "num_classes" in options:
@@ -117,7 +118,7 @@ def _torchvision(name: str, pretrained: bool, options: dict[str, Any]) -> nn.Mod
     models = library("torchvision", "vision").models
     names = models.list_models()
     if name not in names:
-        raise ObcError(f"torchvision has no model '{name}'{closest(name, names)}")
+        raise ObcError(f"torchvision has no model '{name}'{closest(name, names)}", section="names")
     weights = "DEFAULT" if pretrained else None
     return _build(
         f"torchvision:{name}", lambda **o: models.get_model(name, **o, weights=weights), options
@@ -128,7 +129,9 @@ def _timm(name: str, pretrained: bool, options: dict[str, Any]) -> nn.Module:
     timm = library("timm", "vision")
     plain = name.partition(".")[0]  # what follows the dot names the weights
     if not timm.is_model(name):
-        raise ObcError(f"timm has no model '{name}'{closest(plain, timm.list_models())}")
+        raise ObcError(
+            f"timm has no model '{name}'{closest(plain, timm.list_models())}", section="names"
+        )
     return _build(
         f"timm:{name}", lambda **o: timm.create_model(name, pretrained=pretrained, **o), options
     )
@@ -198,7 +201,9 @@ def from_file(file: str, factory: str) -> Callable[..., Any]:
         raise ObcError(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
     if not callable(getattr(module, factory, None)):
         names = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]
-        raise ObcError(f"{path} has no function '{factory}'{closest(factory, names)}")
+        raise ObcError(
+            f"{path} has no function '{factory}'{closest(factory, names)}", section="names"
+        )
     made: Callable[..., Any] = getattr(module, factory)
     return made
 
@@ -209,11 +214,15 @@ def library(name: str, extra: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise ObcError(f"{name} is not installed ({error}): pip install 'obc[{extra}]'") from None
+        raise ObcError(
+            f"{name} is not installed ({error}): pip install 'obc[{extra}]'",
+            section="what-is-not-installed",
+        ) from None
     except RuntimeError as error:
         raise ObcError(
             f"{name} is installed but does not import beside this torch ({error}); "
-            "torch and torchvision must come from the same index"
+            "torch and torchvision must come from the same index",
+            section="what-is-not-installed",
         ) from None
 
 

@@ -109,7 +109,10 @@ def prune(
     Linear(in_features=32, out_features=4, bias=True)
     """
     if isinstance(batches, Iterator):
-        raise ObcError("batches are read more than once; pass a list or a loader, not an iterator")
+        raise ObcError(
+            "batches are read more than once; pass a list or a loader, not an iterator",
+            section="batches-and-loss",
+        )
     if not isinstance(target, (str, Target, Quality)):
         raise ObcError("obc.prune makes one model; for several targets use obc.plan and obc.apply")
     if task is not None:

@@ -79,7 +79,8 @@ class Quality:
             known = [*names, *(alias for alias, of in ALIASES.items() if of in names)]
             raise ObcError(
                 f"{self}: no metric named '{self.metric}'{closest(self.metric, known)}; "
-                f"there are {', '.join(known)}"
+                f"there are {', '.join(known)}",
+                section="names",
             )
         terms = Terms(self, names.index(name), metrics[names.index(name)])
         if terms.metric.higher != (self.sign in ("-", ">=")):

@@ -173,7 +173,9 @@ def heat(
     """
     modules = dict(model.named_modules())
     if layer not in modules or not isinstance(getattr(modules[layer], "weight", None), Tensor):
-        raise ObcError(f"no layer with weights is named '{layer}'{closest(layer, modules)}")
+        raise ObcError(
+            f"no layer with weights is named '{layer}'{closest(layer, modules)}", section="names"
+        )
     weight = modules[layer].weight
     assert isinstance(weight, Tensor)
     rows = []

@@ -46,7 +46,8 @@ def check(packages: tuple[str, ...] = PACKAGES) -> None:
             importlib.import_module(name)
         except ImportError:
             raise ObcError(
-                f"ONNX needs {name}, which is missing: pip install 'obc[onnx]'"
+                f"ONNX needs {name}, which is missing: pip install 'obc[onnx]'",
+                section="what-is-not-installed",
             ) from None
 
 

@@ -79,13 +79,16 @@ def check(runtime: str) -> None:
     if runtime not in RUNTIMES:
         known = ", ".join(RUNTIMES)
         raise ObcError(
-            f"no runtime named '{runtime}'{closest(runtime, RUNTIMES)}; there are {known}"
+            f"no runtime named '{runtime}'{closest(runtime, RUNTIMES)}; there are {known}",
+            section="names",
         )
     for package in _NEEDS.get(runtime, ()):
         try:
             importlib.import_module(package)
         except ImportError:
-            raise ObcError(f"{runtime} needs {package}, which is missing") from None
+            raise ObcError(
+                f"{runtime} needs {package}, which is missing", section="what-is-not-installed"
+            ) from None
 
 
 @torch.no_grad()

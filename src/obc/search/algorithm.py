@@ -75,7 +75,8 @@ class Run:
         self.criterion = copy.deepcopy(settings.make_criterion())
         if self.criterion.evidence != "none" and loss is None:
             raise ObcError(
-                "this criterion needs batches and a loss: plan(model, example, batches, loss, ...)"
+                "this criterion needs batches and a loss: plan(model, example, batches, loss, ...)",
+                section="batches-and-loss",
             )
         tracing = Tracing(model, example)
         self.sites = tracing.sites

@@ -39,7 +39,8 @@ def chosen(sites: Sites, names: Sequence[str]) -> set[str]:
         if not hits and name not in KINDS:
             raise ObcError(
                 f"sites: no site named '{name}'{closest(name, sites.names)}; "
-                f"kinds are {', '.join(KINDS)}"
+                f"kinds are {', '.join(KINDS)}",
+                section="names",
             )
         result.update(hits)
     if not result:

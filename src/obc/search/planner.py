@@ -109,7 +109,9 @@ def prepare(
         example = task.example() if example is None else example
         batches, loss = batches or task.calibration(), loss or task.loss
     if example is None:
-        raise ObcError("say what the model takes: an example, or a task that has one")
+        raise ObcError(
+            "say what the model takes: an example, or a task that has one", section="the-model"
+        )
     settings = Settings(
         criterion=criterion,
         options=options,

@@ -94,7 +94,9 @@ class Settings:
         for pattern in self.ignore:
             hits = fnmatch.filter(names, pattern)
             if not hits:
-                raise ObcError(f"ignore: no layer named '{pattern}'{closest(pattern, names)}")
+                raise ObcError(
+                    f"ignore: no layer named '{pattern}'{closest(pattern, names)}", section="names"
+                )
             prefixes += [f"{name}." for name in hits]
         return tuple(prefixes)
 

@@ -114,7 +114,10 @@ def sliced(tensor: Tensor, kept: dict[int, Tensor]) -> Tensor:
 
 def _own_example(model: nn.Module, plan: Plan) -> Any:
     if plan.example is None:
-        raise ObcError("this plan keeps no example; pass one as apply(model, plan, example=...)")
+        raise ObcError(
+            "this plan keeps no example; pass one as apply(model, plan, example=...)",
+            section="the-plan",
+        )
     first = next((p for p in model.parameters() if p.is_floating_point()), torch.zeros(()))
     return rebuild(plan.example, first.device, first.dtype)
 
@@ -123,7 +126,8 @@ def _check_sites(sites: Sites, plan: Plan) -> None:
     for name, part in plan.sites.items():
         if sites[name].size != part.size:
             raise ObcError(
-                f"site '{name}' has {sites[name].size} channels here, {part.size} in the plan"
+                f"site '{name}' has {sites[name].size} channels here, {part.size} in the plan",
+                section="the-plan",
             )
 
 

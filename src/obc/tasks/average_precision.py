@@ -79,7 +79,10 @@ def _accumulated(
             importlib.import_module(f"pycocotools.{m}") for m in ("coco", "cocoeval")
         )
     except ImportError:
-        raise ObcError("pycocotools is not installed: pip install 'obc[detection]'") from None
+        raise ObcError(
+            "pycocotools is not installed: pip install 'obc[detection]'",
+            section="what-is-not-installed",
+        ) from None
     truth = coco.COCO()
     truth.dataset = {
         "info": {},

@@ -98,7 +98,8 @@ class Evaluation:
         named = self.named()
         if name not in named:
             raise ObcError(
-                f"no metric named '{name}'{closest(name, named)}; there are {', '.join(named)}"
+                f"no metric named '{name}'{closest(name, named)}; there are {', '.join(named)}",
+                section="names",
             )
         return named[name]
 

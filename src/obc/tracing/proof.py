@@ -92,7 +92,8 @@ class Proof:
                 raise NothingToCompare(
                     f"nothing shows whether '{name}' was cut right: what the model returns, and "
                     "what reads these channels, holds no finite floating-point number; give an "
-                    "example, and weights, for which it does"
+                    "example, and weights, for which it does",
+                    section="the-proof",
                 )
         return worst
 

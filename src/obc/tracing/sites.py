@@ -104,7 +104,7 @@ class Sites(Sequence[Site]):
         if not isinstance(key, str):
             return self._sites[key]
         if key not in self._by_name:
-            raise ObcError(f"no site named '{key}'{closest(key, self._by_name)}")
+            raise ObcError(f"no site named '{key}'{closest(key, self._by_name)}", section="names")
         return self._by_name[key]
 
     def __len__(self) -> int:

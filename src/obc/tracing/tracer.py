@@ -211,7 +211,9 @@ def _ignored(flow: Flow, model: nn.Module, patterns: Sequence[str]) -> list[tupl
     for pattern in patterns:
         hits = {n for n in names if fnmatch.fnmatchcase(n, pattern)}
         if not hits:
-            raise ObcError(f"ignore: no layer named '{pattern}'{closest(pattern, names)}")
+            raise ObcError(
+                f"ignore: no layer named '{pattern}'{closest(pattern, names)}", section="names"
+            )
         for leaf in flow.leaves.values():
             if any(leaf.name.startswith(f"{h}.") for h in hits):
                 own = [ids[~reads[ids]] for ids in leaf.dims if ids is not None]
