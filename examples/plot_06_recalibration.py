@@ -37,12 +37,14 @@ for name, net in {"original": model, "cut": cut, "recalibrated": fitted}.items()
 
 # %%
 # A fit is kept only where held-out rows say that it helps; the note of the others says why not.
+# Layers in front of the first cut have nothing to make up for, and are left out here.
 fits = [fit for fit in account.fits if fit.before is not None and fit.after is not None]
-places = range(len(fits))
-figure, axes = plt.subplots(figsize=(8, 4), layout="constrained")
-axes.bar([p - 0.2 for p in places], [fit.before for fit in fits], 0.4, label="cut")
-axes.bar([p + 0.2 for p in places], [fit.after for fit in fits], 0.4, label="recalibrated")
-axes.set_xticks(places, [fit.name for fit in fits], rotation=90, fontsize=8)
-axes.set(ylabel="error ÷ variance", yscale="log", title="Held-out error of each layer at 3x")
+fits = [fit for fit in fits if fit.before > 1e-6]
+names = [fit.name.removesuffix(".weight") for fit in fits]
+figure, axes = plt.subplots(figsize=(7, 5), layout="constrained")
+axes.barh(names, [fit.before for fit in fits], color="#d9dce1", label="cut")
+axes.barh(names, [fit.after for fit in fits], color="#2a78d6", height=0.5, label="recalibrated")
+axes.invert_yaxis()
+axes.set(xlabel="error ÷ variance", title="Held-out error of each layer at 3x")
 axes.legend()
 plt.show()

@@ -38,7 +38,8 @@ def factors(net: nn.Module, kind: str, layer: str) -> Tensor:
     return net.get_submodule(layer).get_parameter(names[0]).detach().clone()[0]
 
 
-site = min(plan.sites, key=lambda name: len(plan.kept[name]) / plan.sites[name].size)
+# A site that keeps about a quarter of its channels shows what happens to the others.
+site = min(plan.sites, key=lambda name: abs(len(plan.kept[name]) / plan.sites[name].size - 0.25))
 writer = site
 reader = next(m.layer for m in obc.trace(model, example)[site].members if m.role == "in")
 before = {"C": factors(net, "C", writer), "D": factors(net, "D", reader)}
@@ -69,5 +70,6 @@ for row, (kind, layer) in enumerate({"C": writer, "D": reader}.items()):
     for axes, state, matrix in zip(grid[row], ("before", "after"), (before, after), strict=True):
         image = axes.imshow(matrix[kind], cmap="RdBu_r", vmin=-1, vmax=1, aspect="auto")
         axes.set(title=f"{kind} of {layer}, {state} tuning", ylabel="kept", xlabel="channel")
+        axes.yaxis.get_major_locator().set_params(integer=True)
 figure.colorbar(image, ax=grid)
 plt.show()

@@ -55,6 +55,12 @@ def test_prune_recalibrates_unless_told_not_to(dense: Path, tmp_path: Path) -> N
     assert not Record.load(tmp_path / "plain").recalibration
 
 
+def test_random_weights_are_told_of(dense: Path) -> None:
+    fresh = run("eval", "resnet20,width=4", "--data", "digits")
+    assert "note: resnet20,width=4 has random weights" in fresh.stderr
+    assert "random weights" not in run("eval", dense, "--data", "digits").stderr
+
+
 def test_the_paper_is_a_flag_away(dense: Path, tmp_path: Path) -> None:
     arguments = ("prune", dense, "--data", "digits", "--target", "macs=2x", "--rows", 2)
     done(*arguments, "--step", 0.1, "--paper", "--out", tmp_path / "paper")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from obc.cli.arguments import DataName, Model, Pretrained, TaskName, Weights
-from obc.cli.inputs import example_of, model_of, task_of
+from obc.cli.inputs import example_of, model_of, task_of, untrained
 from obc.cli.measure import measured, models_table, plain
 from obc.cli.output import Output, Result
 from obc.files.reference import reference
@@ -30,6 +30,8 @@ def evaluate(
     """
     purpose = task_of(data, task, model)
     net = model_of(model, purpose, weights, pretrained)
+    if random := untrained(model, weights, pretrained):
+        out.note(random)
     place = Path(model.removeprefix("hf:"))
     saved = place if is_saved(place) else None
     with out.doing("evaluating"):

@@ -22,7 +22,7 @@ from obc.cli.arguments import (
     TaskName,
     Weights,
 )
-from obc.cli.inputs import example_of, model_of, planned, task_of
+from obc.cli.inputs import example_of, model_of, planned, task_of, untrained
 from obc.cli.output import Output, Result
 from obc.disk.claim import claimed
 from obc.disk.writing import write
@@ -64,6 +64,8 @@ def frontier(
     """
     purpose = task_of(data, task, model)
     net = model_of(model, purpose, weights, pretrained)
+    if random := untrained(model, weights, pretrained):
+        out.note(random)
     options = {"rows": rows, "step": step, "batch_size": batch_size, "samples": samples}
     settings: dict[str, Any] = {
         "criterion": criterion,

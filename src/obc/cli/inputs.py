@@ -61,6 +61,23 @@ def model_of(
     return model.eval()
 
 
+def untrained(name: str, weights: Path | None = None, pretrained: bool = False) -> str:
+    """A note where a model has nothing but the random weights it is built with; "" elsewhere.
+
+    A file of the user's own may bring weights, and so does a checkpoint.
+
+    >>> untrained("timm:resnet18")
+    'timm:resnet18 has random weights: --pretrained or --weights FILE gives it others'
+    >>> untrained("timm:resnet18", pretrained=True)
+    ''
+    """
+    place = Path(name.removeprefix("hf:"))
+    saved = place.is_dir() and any(place.glob("*.safetensors"))
+    if weights or pretrained or saved or ".py:" in name or name.endswith(".pt"):
+        return ""
+    return f"{name} has random weights: --pretrained or --weights FILE gives it others"
+
+
 def _saved(path: Path, weights: Path | None, pretrained: bool) -> nn.Module:
     if weights is not None or pretrained:
         raise ObcError(f"{path} has weights of its own; leave --weights and --pretrained out")

@@ -27,7 +27,7 @@ from obc.cli.arguments import (
     TaskName,
     Weights,
 )
-from obc.cli.inputs import model_of, planned, task_of
+from obc.cli.inputs import model_of, planned, task_of, untrained
 from obc.cli.job import Job
 from obc.cli.output import Output, Result
 from obc.costs.targets import in_runtime
@@ -173,6 +173,8 @@ def prune(
         "seed": seed,
         **planned(purpose, criterion, options, paper or checkpoint),
     }
+    if not estimate and (random := untrained(model, weights, pretrained)):
+        out.note(random)
     batch_size, samples = settings.pop("batch_size"), settings.pop("samples")
     settings = as_printed(settings) if paper else by_blocks(settings)
     facts = {"command": "prune", "model": model, "weights": weights, "data": data, "task": task}

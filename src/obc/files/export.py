@@ -51,7 +51,7 @@ class Export:
     batch: int | None = None
 
     def __str__(self) -> str:
-        rows = [("pruned", self.pruned)]
+        rows = [("model" if self.original is None else "pruned", self.pruned)]
         if self.original is not None:
             rows.insert(0, ("original", self.original))
         lines = [

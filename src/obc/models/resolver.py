@@ -147,7 +147,10 @@ def _hugging_face(name: str, pretrained: bool, options: dict[str, Any]) -> nn.Mo
         kinds = config.architectures or []
         kind = getattr(transformers, kinds[0], None) if kinds else None
         if kind is None:
-            raise ObcError(f"the configuration of '{name}' names no class of transformers")
+            raise ObcError(
+                f"the configuration of '{name}' names no class of transformers; its config.json "
+                'says which by "architectures": ["LlamaForCausalLM"], for example'
+            )
         if not pretrained:
             # Without weights there are shapes alone, of the type that the configuration says.
             meta = torch.get_default_device().type == "meta"
