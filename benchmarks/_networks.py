@@ -90,8 +90,8 @@ def small_vit() -> nn.Module:
     return vit_small(image=8, patch=2, in_channels=1, dim=32, depth=3)
 
 
-def imagenet(folder: Path) -> Data:
-    """500 labelled images: every other one to calibrate with, the others to judge by."""
+def imagenet(folder: Path, seed: int) -> Data:
+    """500 labelled images: half of them, drawn by the seed, to calibrate, the others to judge."""
     images, labels = [], []
     for path in sorted(folder.glob("*.jpg")):
         picture = np.asarray(Image.open(path).convert("RGB"), dtype=np.float32) / 255
@@ -100,7 +100,9 @@ def imagenet(folder: Path) -> Data:
         labels.append(int(path.name.split("_")[0]))
     x = (torch.stack(images) - torch.tensor(MEAN)) / torch.tensor(STD)
     x, y = x.permute(0, 3, 1, 2).contiguous(), torch.tensor(labels)
-    return Data((x[::2], y[::2]), (x[1::2], y[1::2]))
+    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))
+    first, rest = order[: len(x) // 2], order[len(x) // 2 :]
+    return Data((x[first], y[first]), (x[rest], y[rest]))
 
 
 def renormalised(part: Batch) -> Batch:
@@ -134,7 +136,7 @@ def network(
         assert folders.imagenet is not None and folders.mobilenet is not None
         model = mobilenet_v2()
         model.load_state_dict(torch.load(folders.mobilenet, weights_only=True))
-        return model.eval(), imagenet(folders.imagenet)
+        return model.eval(), imagenet(folders.imagenet, seed)
     if name == "fashion":
         assert folders.fashion is not None
         data = _curves.fashion(seed, folders.fashion)

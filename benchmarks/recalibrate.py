@@ -40,10 +40,11 @@ SAMPLES = 512
 
 
 def cell(
-    model: nn.Module, data: Data, ranking: str, speedups: Sequence[float], options: Any
+    model: nn.Module, data: Data, ranking: str, speedups: Sequence[float], seed: int, options: Any
 ) -> dict[str, Any]:
     """Accuracies of one planning run, cut and recalibrated, at every budget that can be met."""
-    settings = {"rows": options.rows, "step": options.step, **RANKINGS[ranking]}
+    own = {"rows": options.rows, "step": options.step, "seed": seed}
+    settings = {**own, **RANKINGS[ranking]}
     batches, whole = data.batches(options.batch), accuracy(model, data.test)
     for count in range(len(speedups), 0, -1):
         try:
@@ -108,7 +109,7 @@ def main() -> None:
             model, data = network(name, seed, folders)
             for ranking in todo:
                 speedups = options.speedups or SPEEDUPS.get(name, EVERYWHERE)
-                result = cell(model, data, ranking, speedups, options)
+                result = cell(model, data, ranking, speedups, seed, options)
                 settings = {k: getattr(options, k) for k in ("rows", "batch", "step")}
                 cells.add(f"{name}|{ranking}|{seed}", {**result, "settings": settings})
     tables(cells.results)
