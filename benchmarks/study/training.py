@@ -35,12 +35,12 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    model = vgg16(10, width=16)
+    model = vgg16(10, width=16).to(memory_format=torch.channels_last)  # a quarter faster
     start = time.process_time()
     task = obc.tasks.Classification.of(load("cifar10", options.cifar))
     tuned = obc.finetune(model, task, RECIPE, out=options.weights / "vgg16_quarter_run")
     path = options.weights / FILE
-    save_file(model.state_dict(), path)
+    save_file({name: t.contiguous() for name, t in model.state_dict().items()}, path)
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     about = {"recipe": RECIPE.model_dump(exclude_defaults=True), "seed": RECIPE.seed}
     cost = {"seconds since the last start": time.process_time() - start, "epochs": tuned.history}
