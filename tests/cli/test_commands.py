@@ -80,6 +80,16 @@ def test_what_images_are_planned_with() -> None:
     assert (quick["rows"], quick["step"], quick["expected"]) == (10, 0.02, True)
     assert (paper["rows"], paper["step"]) == (50, 0.0025) and "expected" not in paper
     assert planned(task, "taylor", {"rows": None}) == paper
+    assert planned(task, "jacobian", {}, checkpoint=True) == paper
+
+
+@pytest.mark.parametrize("kind", [obc.tasks.Language, obc.tasks.Detection])
+def test_the_papers_rows_and_steps_hold_for_any_task(kind: type[obc.tasks.Task]) -> None:
+    task = object.__new__(kind)  # which data it has does not matter
+    usual, paper = planned(task, "jacobian", {}), planned(task, "jacobian", {}, paper=True)
+    assert (paper["rows"], paper["step"]) == (50, 0.0025) != (usual["rows"], usual["step"])
+    assert not {"pace", "block", "expected"} & set(paper)
+    assert paper["batch_size"] == usual["batch_size"]
 
 
 @pytest.mark.slow

@@ -105,12 +105,24 @@ def _fill(model: nn.Module, file: Path) -> None:
 
 
 def planned(
-    task: Task, criterion: str, options: Mapping[str, Any], paper: bool = False
+    task: Task,
+    criterion: str,
+    options: Mapping[str, Any],
+    *,
+    paper: bool = False,
+    checkpoint: bool = False,
 ) -> dict[str, Any]:
-    """What to plan with: the options that are set, and the task's own settings for the others."""
+    """What to plan with: the options that are set, and the task's own settings for the others.
+
+    The paper's rows and steps are those of `Task`, whatever a task of today does better with; the
+    size of a batch, and which sites are pruned at all, stay the task's.
+    """
     settings = dict(getattr(task, "planning", Task.planning))
-    if "expected" in settings and (paper or criterion != "jacobian"):
-        settings = dict(Task.planning)  # rows of that criterion alone, and not the paper's
+    if paper:
+        settings |= {name: Task.planning[name] for name in ("rows", "step")}
+        settings = {k: v for k, v in settings.items() if k not in ("expected", "pace", "block")}
+    elif "expected" in settings and (checkpoint or criterion != "jacobian"):
+        settings = dict(Task.planning)  # single samples are for that criterion, in one pass
     if criterion != "jacobian":
         settings.pop("block", None)  # of that criterion alone
     return {**settings, **{name: value for name, value in options.items() if value is not None}}

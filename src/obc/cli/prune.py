@@ -171,7 +171,7 @@ def prune(
         "scope": scope,
         "ignore": ignore or [],
         "seed": seed,
-        **planned(purpose, criterion, options, paper or checkpoint),
+        **planned(purpose, criterion, options, paper=paper, checkpoint=checkpoint),
     }
     if not estimate and (random := untrained(model, weights, pretrained)):
         out.note(random)
