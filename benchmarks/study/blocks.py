@@ -41,6 +41,16 @@ RECALIBRATED = {
     "fashion": "ResNet-20, Fashion-MNIST",
     "mobilenet": "MobileNetV2, ImageNet",
 }
+REDUNDANCY = {
+    "digits": "ResNet-20, digits",
+    "resnet20_padded": "ResNet-20 of 91.7%, CIFAR-10",
+    "resnet56_padded": "ResNet-56 of 93.4%, CIFAR-10",
+}
+SCALED = {
+    "share": "OBS ÷ cost, shares of variance",
+    "fisher": "OBS ÷ cost, squared gradients",
+    "jacobian": "OBS ÷ cost, scaled by group JC",
+}
 # The names of `benchmarks.block_rank`, and what they are called on the page.
 SETTINGS = {
     "jacobian (paper)": "JC, as printed",
@@ -96,7 +106,8 @@ def criteria(name: str) -> str:
     protocol = (
         f"**{TITLES[name]}**, {whole:.1f}% whole on {about['test']:,} test images; N = "
         f"{about['rows']} rows of {about['batch']} images, p = {100 * about['step']:g}%, "
-        f"{'one seed' if seeds == 1 else f'{seeds} seeds'} (`python -m benchmarks.study {name}`):"
+        f"{'one seed' if seeds == 1 else f'{seeds} seeds, one where weights alone are ranked by'} "
+        f"(`python -m benchmarks.study {name}`):"
     )
     pairs = [(s, "cut") for s in study.speedups] + [(s, "recalibrated") for s in study.refit]
     pairs = [pair for pair in pairs if any(values(cells, *pair) for cells in runs.values())]
@@ -170,6 +181,17 @@ def _of_network(name: str, cells: dict[str, Any]) -> str:
     """One network: a line for each ranking, the best after recalibration in bold."""
     if not cells:
         return ""
+    first = next(iter(cells.values()))
+    whole, used = statistics.mean(c["whole"] for c in cells.values()), first["settings"]
+    heading = (
+        f"**{RECALIBRATED[name]}**, {whole:.1f}% whole; N = {used['rows']} rows of "
+        f"{used['batch']} images, p = {100 * used['step']:g}%:"
+    )
+    return _arrows(heading, cells)
+
+
+def _arrows(heading: str, cells: dict[str, Any]) -> str:
+    """Cut → recalibrated by the second part of a cell's key, and the number of seeds."""
     runs: Runs = {}
     for key, cell in cells.items():
         runs.setdefault(key.split("|")[1], []).append(cell)
@@ -180,14 +202,24 @@ def _of_network(name: str, cells: dict[str, Any]) -> str:
         cut = [spread(values(of_ranking, b, "cut")) for b in budgets]
         arrows = [f"{c} → {f}" if f else "" for c, f in zip(cut, after, strict=True)]
         rows.append([ranking, str(len(of_ranking)), *arrows])
-    first = next(iter(cells.values()))
-    whole, used = statistics.mean(c["whole"] for c in cells.values()), first["settings"]
-    heading = (
-        f"**{RECALIBRATED[name]}**, {whole:.1f}% whole; N = {used['rows']} rows of "
-        f"{used['batch']} images, p = {100 * used['step']:g}%:"
-    )
     heads = ["", "seeds", *(f"{b:g}×" for b in budgets)]
     return f"{heading}\n\n{table(heads, rows)}"
+
+
+def redundancy() -> str:
+    """Structured OBS over a whole cut beside group JC ÷ cost, cut → recalibrated."""
+    cells = benchmark("redundancy").get("cells", {})
+    parts = []
+    for network, title in REDUNDANCY.items():
+        own = {
+            f"{network}|{SCALED.get(way, way)}|{seed}": cell
+            for (name, way, seed), cell in ((k.split("|"), c) for k, c in cells.items())
+            if name == network
+        }
+        if own:
+            whole = statistics.mean(cell["whole"] for cell in own.values())
+            parts.append(_arrows(f"{title}, {whole:.1f}% whole:", own))
+    return "\n\n".join(parts)
 
 
 def equivalent() -> str:
@@ -216,10 +248,11 @@ def tuning() -> str:
         ways, rows = arms(cells, speedup), []
         for arm, (rate, runs) in ways.items():
             before, after = zip(*(run["test"] for run in runs), strict=True)
-            rows.append([arm, f"{rate:g}", spread(before), spread(after)])
+            cpu = statistics.mean(run["CPU seconds"] for run in runs)
+            rows.append([arm, f"{rate:g}", spread(before), spread(after), f"{cpu:.0f}"])
         seeds = len(ways["naive"][1])
         words = f"MACs ÷ {speedup:g}, {seeds} seed{'s' if seeds > 1 else ''}:"
-        heads = ["best rate", "before", f"after {about['epochs']} epochs"]
+        heads = ["best rate", "before", f"after {about['epochs']} epochs", "tuning, CPU s"]
         parts += [words, table(["", *heads], rows)]
     return "\n\n".join(parts)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,8 @@ def draw(folder: Path) -> None:
         "criteria": criteria,
         "recalibrated": recalibrated,
         "equivalent": equivalent,
-        "resnet20": removed,
+        "resnet20": partial(removed, "resnet20"),
+        "resnet56": partial(removed, "resnet56"),
         "tuning": tuning,
     }
     with rc_context({"svg.hashsalt": "obc", "svg.fonttype": "none", "font.size": 8}):
@@ -106,9 +108,9 @@ def equivalent() -> Figure:
     return figure
 
 
-def removed() -> Figure | None:
+def removed(name: str) -> Figure | None:
     """Accuracy of each criterion over channels, parameters and MACs removed, as cut."""
-    runs, speedups = by_variant("resnet20"), STUDIES["resnet20"].speedups
+    runs, speedups = by_variant(name), STUDIES[name].speedups
     if not runs:
         return None
     figure, panels = _panels(3)
@@ -119,7 +121,7 @@ def removed() -> Figure | None:
             style = {"color": f"C{number}", "linestyle": "--" if number > 4 else "-"}
             _bars(axes, x, y, label=variant, marker="o", **style)
         axes.set(xlabel=f"{words} removed, %", ylabel=NOT_TUNED)
-    panels[1].set_title(TITLES["resnet20"])
+    panels[1].set_title(TITLES[name])
     _legend(figure, panels[0], 5)
     return figure
 

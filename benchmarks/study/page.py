@@ -1,4 +1,4 @@
-"""Fills the marked blocks of `docs/results.md` and the README from the committed cells."""
+"""Fills the marked blocks of `docs/results.md` and other pages from the committed cells."""
 
 from __future__ import annotations
 
@@ -11,16 +11,22 @@ from benchmarks.study import blocks, claims, figures
 from benchmarks.study.language import language
 
 ROOT = Path(__file__).parents[2]
-PAGES = (ROOT / "docs" / "results.md", ROOT / "README.md")
+PAGES = (
+    ROOT / "docs" / "results.md",
+    ROOT / "docs" / "recalibration.md",
+    ROOT / "README.md",
+)
 BLOCKS: dict[str, Callable[[], str]] = {
     "summary": claims.summary,
     "claims": claims.claims,
     "digits": blocks.digits,
     "block-rank": blocks.block_rank,
     "resnet20": partial(blocks.criteria, "resnet20"),
+    "resnet56": partial(blocks.criteria, "resnet56"),
     "settings": blocks.settings,
     "ablations": blocks.ablations,
     "recalibrated": blocks.recalibrated,
+    "redundancy": blocks.redundancy,
     "language": language,
     "equivalent": blocks.equivalent,
     "tuning": blocks.tuning,

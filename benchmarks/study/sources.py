@@ -34,6 +34,16 @@ def values(runs: Sequence[dict[str, Any]], speedup: float, which: str) -> list[f
     return [p[which] for p in points if which in p]
 
 
+def study_means(name: str, which: str) -> dict[str, float]:
+    """Of each variant of a study the mean over its budgets and seeds, best first."""
+    means = {
+        variant: statistics.mean(p[which] for cell in cells for p in cell["points"] if which in p)
+        for variant, cells in by_variant(name).items()
+        if any(which in p for cell in cells for p in cell["points"])
+    }
+    return dict(sorted(means.items(), key=lambda pair: -pair[1]))
+
+
 def curve_means(name: str, setting: str) -> list[float]:
     """Of each seed of `benchmarks.block_rank` or `carry`, the mean accuracy over its budgets."""
     runs = benchmark(name)["results"].get(setting, [])
