@@ -25,7 +25,7 @@ from rich.console import Console
 from rich.table import Table
 
 RESULTS = Path(__file__).parent / "results"
-PACKAGES = ("torch", "torchvision", "transformers", "timm", "torch-pruning")
+PACKAGES = ("torch", "torchvision", "transformers", "timm", "ultralytics", "torch-pruning")
 # Tables are wider than the 80 columns that rich assumes where there is no terminal.
 CONSOLE = Console(width=None if sys.stdout.isatty() else 140)
 Key = TypeVar("Key", bound=Hashable)

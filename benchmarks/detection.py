@@ -5,7 +5,10 @@
 trains the detector by its recipe in `benchmarks/recipes`, unless the folder of runs has it, and
 then fills the table: each cell is one criterion, one draw of calibration images and one unit, in
 which one planning run makes a plan for each budget. What the result file has is not run again, so
-a run that was stopped goes on.
+a run that was stopped goes on; with weights of another digest it is refused.
+
+Milliseconds are those of ONNX Runtime on one image, the processor's time of one thread, the whole
+file and the small one taking turns; of the first draw only.
 """
 
 from __future__ import annotations
@@ -15,6 +18,8 @@ import copy
 import statistics
 import tempfile
 import time
+from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -28,6 +33,8 @@ from benchmarks._harness import CONSOLE, Cells, show
 from obc.disk import digest
 from obc.models import resolve as resolve_model
 from obc.planning.planner import by_blocks
+from obc.running import onnx
+from obc.running.timing import race, relative
 from obc.tasks import Detection, resolve
 from obc.tuning.recipe import Recipe
 
@@ -103,7 +110,8 @@ def figures(points: list[dict[str, Any]]) -> list[str]:
         pair = [f"{statistics.mean(p[m] for p in there):.3f}" for m in ("map50", "map") if there]
         text.append(" / ".join(pair) or "–")
     macs = statistics.mean(p["macs"] for p in points) / 1e6
-    return [*text, f"{macs:.1f} M", f"{min(p['onnx ms'] for p in points):.2f}"]
+    timed = [p for p in points if "onnx ms" in p]
+    return [*text, f"{macs:.1f} M", f"{timed[0]['onnx ms']:.2f}" if timed else "–"]
 
 
 def plans_for(
@@ -116,68 +124,82 @@ def plans_for(
     return obc.plan(model, task.example(), batches, task.loss, target=list(UNITS[unit]), **settings)
 
 
-def cell(
-    cells: Cells, task: Detection, model: nn.Module, name: str, draw: int, unit: str, options: Any
-) -> None:
+@dataclass(frozen=True)
+class Whole:
+    """The trained detector, its task, and its ONNX file in memory."""
+
+    task: Detection
+    model: nn.Module
+    session: Any
+
+    @classmethod
+    def of(cls, task: Detection, model: nn.Module) -> Whole:
+        return cls(task, model, exported(model, task)[0])
+
+
+def exported(model: nn.Module, task: Detection) -> tuple[Any, float]:
+    """A session of the ONNX file, which has put out what the model does, and how far it was off."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.onnx"
+        error = obc.export(model, task.example(), path).error
+        return onnx.session_of(path), error
+
+
+def cell(cells: Cells, whole: Whole, name: str, draw: int, unit: str, options: Any) -> None:
     """One planning run, and what its plans are worth."""
-    keys = [f"{name}|{draw}|{budget}" for budget in UNITS[unit]]
-    if all(key in cells.results for key in keys):
+    keys = {budget: f"{name}|{draw}|{budget}" for budget in UNITS[unit]}
+    if all(key in cells.results for key in keys.values()):
         return
     start = time.process_time()
-    plans = plans_for(model, task, name, unit, draw, options)
+    plans = plans_for(whole.model, whole.task, name, unit, draw, options)
     planning = (time.process_time() - start) / len(plans)
     torch.manual_seed(draw)
-    batches = list(islice(task.calibration(8), -(-options.samples // 8)))
-    for plan, budget, key in zip(plans, UNITS[unit], keys, strict=True):
+    batches = list(islice(whole.task.calibration(8), -(-options.samples // 8)))
+    for plan, (budget, key) in zip(plans, keys.items(), strict=True):
         if key not in cells.results:
-            cells.add(
-                key,
-                {"planning": planning, **point(task, model, plan, batches, budget, draw, options)},
-            )
+            figures = point(whole, plan, batches, budget, draw, options)
+            cells.add(key, {"planning": planning, **figures})
 
 
 def point(
-    task: Detection,
-    model: nn.Module,
-    plan: obc.Plan,
-    batches: list[Any],
-    budget: str,
-    draw: int,
-    options: Any,
+    whole: Whole, plan: obc.Plan, batches: list[Any], budget: str, draw: int, options: Any
 ) -> dict[str, Any]:
     """Cut, recalibrated, after one epoch from either, and how long the ONNX file takes."""
-    cut = obc.apply(copy.deepcopy(model), plan)
+    task = whole.task
+    cut = obc.apply(copy.deepcopy(whole.model), plan)
     small, start = copy.deepcopy(cut), time.process_time()
-    obc.recalibrate(small, model, batches, samples=options.samples, seed=draw)
+    obc.recalibrate(small, whole.model, batches, samples=options.samples, seed=draw)
     seconds = time.process_time() - start
+    cost = obc.cost(small, task.example())
     figures: dict[str, Any] = {
         "cut": task.evaluate(cut).named(),
         "recalibrated": task.evaluate(small).named(),
         "recalibration": seconds,
-        **costs(task, model, small),
+        "macs": cost.macs,
+        "params": cost.params,
     }
+    if draw == 0:
+        figures |= milliseconds(whole, small)
     if budget in TUNED and draw == 0:
-        for stage, start_model in (("tuned", small), ("tuned from the cut", cut)):
-            obc.finetune(
-                start_model, Detection(task.images), Recipe(**EPOCH, seed=draw), tracker=None
-            )
-            figures[stage] = task.evaluate(start_model).named()
+        for stage, model in (("tuned", small), ("tuned from the cut", cut)):
+            obc.finetune(model, Detection(task.images), Recipe(**EPOCH, seed=draw), tracker=None)
+            figures[stage] = task.evaluate(model).named()
     return figures
 
 
-def costs(task: Detection, model: nn.Module, small: nn.Module) -> dict[str, Any]:
-    """MACs, parameters and milliseconds; the ONNX file is compared with the model it came from."""
-    example = task.example()
-    with tempfile.TemporaryDirectory() as folder:
-        written = obc.export(small, example, Path(folder) / "small.onnx", original=model)
-    assert written.pruned.seconds is not None and written.original is not None
-    assert written.original.seconds is not None
+def milliseconds(whole: Whole, small: nn.Module) -> dict[str, Any]:
+    """Of the two ONNX files, taking turns; `onnx share` is the median over the turns."""
+    session, error = exported(small, whole.task)
+    runs = [
+        partial(s.run, None, onnx.feed(s, whole.task.example())) for s in (whole.session, session)
+    ]
+    race(runs, turns=3, seconds=0)  # warm
+    before, after = race(runs, turns=50)
     return {
-        "macs": obc.cost(small, example).macs,
-        "params": obc.cost(small, example).params,
-        "onnx ms": 1e3 * written.pruned.seconds,
-        "onnx ms of the whole": 1e3 * written.original.seconds,
-        "onnx error": written.error,
+        "onnx ms": 1e3 * min(after),
+        "onnx ms of the whole": 1e3 * min(before),
+        "onnx share": relative(after, before),
+        "onnx error": error,
     }
 
 
@@ -202,15 +224,13 @@ def main() -> None:
     cells = Cells(f"detection_{options.network}", protocol)
     if "whole" not in cells.results:
         cost = obc.cost(model, task.example())
-        per_class = task.per_class(model)
-        whole = task.evaluate(model).named()
-        cells.add(
-            "whole", {**whole, "classes": per_class, "macs": cost.macs, "params": cost.params}
-        )
+        quality = {**task.evaluate(model).named(), "classes": task.per_class(model)}
+        cells.add("whole", {**quality, "macs": cost.macs, "params": cost.params})
+    whole = Whole.of(task, model)
     for unit in options.units:
         for draw in options.draws:
             for criterion in options.criteria:
-                cell(cells, task, model, criterion, draw, unit, options)
+                cell(cells, whole, criterion, draw, unit, options)
     table(cells, task.protocol)
 
 
