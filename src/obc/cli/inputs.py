@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from torch import nn
+from torch import Tensor, nn
 
 from obc.errors import ObcError
 from obc.files import folder, shards
@@ -101,7 +101,30 @@ def _fill(model: nn.Module, file: Path) -> None:
         model.load_state_dict(tensors)
     except RuntimeError as error:
         lines = [line.strip() for line in str(error).splitlines()]
-        raise ObcError(f"{file} is for another model: {lines[min(1, len(lines) - 1)]}") from None
+        reason = _other_classes(model, tensors) or lines[min(1, len(lines) - 1)]
+        raise ObcError(f"{file} is for another model: {reason}") from None
+
+
+def _other_classes(model: nn.Module, tensors: Mapping[str, Tensor]) -> str:
+    """What to do where tensors differ in one size at most: other widths would change two of some.
+
+    >>> _other_classes(nn.Linear(2, 3), {"weight": torch.ones(4, 2), "bias": torch.ones(4)})
+    "'weight' is [4, 2] in it, not [3, 2]; for another number of classes add num_classes=…"
+    >>> _other_classes(nn.Linear(2, 3), {"weight": torch.ones(4, 5), "bias": torch.ones(4)})
+    ''
+    """
+    state = model.state_dict()
+    if state.keys() != tensors.keys():
+        return ""
+    pairs = {n: (list(tensors[n].shape), list(t.shape)) for n, t in state.items()}
+    differ = {n: pair for n, pair in pairs.items() if pair[0] != pair[1]}
+    if not differ or any(
+        len(there) != len(here) or sum(x != y for x, y in zip(there, here, strict=True)) > 1
+        for there, here in differ.values()
+    ):
+        return ""
+    name, (there, here) = next(iter(differ.items()))
+    return f"'{name}' is {there} in it, not {here}; for another number of classes add num_classes=…"
 
 
 def planned(
