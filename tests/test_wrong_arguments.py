@@ -37,8 +37,12 @@ def scored(model: nn.Module, *args: Any, **more: Any) -> Any:
 
 NARROW = obc.trace(mlp(6), X)
 SHIFTED = obc.trace(nn.Sequential(nn.Identity(), *mlp()), X)
-NARROW = obc.trace(mlp(6), X)
-SHIFTED = obc.trace(nn.Sequential(nn.Identity(), *mlp()), X)
+
+
+def plan_of(model: nn.Module) -> obc.Plan:
+    return obc.Plan.from_kept(obc.trace(model, X), {"0": [0, 1]})
+
+
 Call = Callable[[Any, Path], Any]
 CALLS: dict[str, tuple[Call, str]] = {
     "trace without a model": (lambda m, p: obc.trace(None, X), "a model is a torch.nn.Module"),
@@ -82,6 +86,67 @@ CALLS: dict[str, tuple[Call, str]] = {
     "a wrong example": (lambda m, p: obc.trace(m, torch.zeros(2, 5)), "the model rejects the exam"),
     "cost of a wrong example": (lambda m, p: obc.cost(m, torch.zeros(2, 5)), "rejects the example"),
     "ignore a number": (lambda m, p: obc.trace(m, X, ignore=3), "ignore"),
+    "ignore a list of numbers": (lambda m, p: obc.trace(m, X, ignore=[3]), "ignore is the name"),
+    "plan ignores a number": (lambda m, p: planned(m, ignore=3), "ignore is the name of a layer"),
+    "plan for a number of sites": (lambda m, p: planned(m, sites=3), "sites is the name of a site"),
+    "no rows": (lambda m, p: planned(m, rows=None), "rows is a whole number from 1"),
+    "resume a number": (lambda m, p: planned(m, resume=3), "resume is a string or a pathlib.Path"),
+    "a task that is a number": (lambda m, p: planned(m, task=3), "3 lacks example, calibration"),
+    "prune for a number": (
+        lambda m, p: obc.prune(m, X, [X], loss, target="macs=2x", task=3),
+        "task is one of obc.tasks",
+    ),
+    "score without sites": (lambda m, p: obc.score(m, None, [X], loss), "sites are what obc.trace"),
+    "score text": (lambda m, p: scored(m, "text", loss), "batches are a list or a loader"),
+    "aggregate by a list": (lambda m, p: scored(m, aggregate=[]), "aggregate must be one of"),
+    "normalize by a dict": (lambda m, p: scored(m, normalize={}), "normalize must be one of"),
+    "blocks of a list": (
+        lambda m, p: obc.jacobian_blocks(m, obc.trace(m, X), [X], loss, []),
+        "no layer",
+    ),
+    "blocks without a model": (
+        lambda m, p: obc.jacobian_blocks(None, NARROW, [X], loss, "0"),
+        "a model is a torch.nn.Module",
+    ),
+    "keep a list": (lambda m, p: obc.Plan.from_kept(obc.trace(m, X), [1]), "kept has a list of"),
+    "load a plan from a number": (lambda m, p: obc.Plan.load(3), "path is a string or"),
+    "an optimizer that is a list": (
+        lambda m, p: obc.apply(m, plan_of(m), optimizer=[]),
+        "optimizer is a torch.optim.Optimizer",
+    ),
+    "merge nothing": (lambda m, p: obc.merge(None), "a model is a torch.nn.Module"),
+    "groups of nothing": (lambda m, p: obc.parameter_groups(None, 0.1), "a model is a torch.nn"),
+    "recalibrate with nothing": (lambda m, p: obc.recalibrate(m, m, None), "batches are a list"),
+    "recalibrate with no samples": (
+        lambda m, p: obc.recalibrate(m, m, [X], samples=None),
+        "samples is a whole number from 1",
+    ),
+    "recalibrate by a number": (
+        lambda m, p: obc.recalibrate(m, m, [X], call=3),
+        "call is a function of a model and a batch",
+    ),
+    "recalibrate by a seed in words": (
+        lambda m, p: obc.recalibrate(m, m, [X], seed="x"),
+        "seed is a whole number",
+    ),
+    "save to a number": (lambda m, p: obc.save(m, 3), "path is a string or a pathlib.Path"),
+    "save nowhere": (lambda m, p: obc.save(m, ""), "path is empty"),
+    "save in bytes": (lambda m, p: obc.save(m, b"x"), "path is a string or a pathlib.Path"),
+    "save under a number": (lambda m, p: obc.save(m, p, reference=3), "reference is the name"),
+    "save in no shards": (
+        lambda m, p: obc.save(m, p, max_shard_size=0),
+        "max_shard_size is a whole number from 1",
+    ),
+    "load from a number": (lambda m, p: obc.load(m, 3), "path is a string or a pathlib.Path"),
+    "export beside a number": (
+        lambda m, p: obc.export(m, X, p.with_suffix(".onnx"), original=3),
+        "a model is a torch.nn.Module",
+    ),
+    "report on a number": (lambda m, p: obc.report(3), "folder is a string or a pathlib.Path"),
+    "tune nothing": (
+        lambda m, p: obc.finetune(None, [X], recipe=obc.Recipe(epochs=1, lr=0.1, batch_size=2)),
+        "a model is a torch.nn.Module",
+    ),
 }
 
 

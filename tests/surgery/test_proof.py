@@ -39,6 +39,8 @@ RETURNS: dict[str, Callable[[Tensor], Any]] = {
     "numbers": lambda y: {"label": int(y.argmax())},
     "partly": lambda y: (torch.ones(3), y.argmax(1)),
     "nothing": lambda y: None,
+    "sparse": lambda y: y.to_sparse(),
+    "complex": lambda y: torch.complex(y, y + 1),
 }
 
 
@@ -83,6 +85,20 @@ def test_what_is_not_finite_proves_nothing(kind: str, bad: float, where: str) ->
         model.down.weight.data[:] = bad
     with untouched(model), pytest.raises(obc.ObcError, match="no finite floating-point number"):
         obc.apply(model, HALF, example=example)
+
+
+@pytest.mark.parametrize(
+    "count", [lambda y: y.shape[1], lambda y: torch.tensor(y.shape[1]), lambda y: [y.shape[1] > 8]]
+)
+def test_whole_numbers_that_follow_the_width_show(count: Callable[[Tensor], Any]) -> None:
+    def run(m: nn.Module, x: Tensor) -> Any:
+        y = F.relu(m.up(x))
+        return m.down(y), count(y)
+
+    model, example = Wrap(run, up=nn.Linear(4, 16), down=nn.Linear(16, 3)), torch.rand(2, 4)
+    with untouched(model), pytest.raises(obc.ObcError, match="other whole numbers"):
+        obc.apply(model, HALF, example=example)
+    assert not len(obc.trace(model, example))  # and is not offered
 
 
 def test_verify_refuses_to_compare_nothing() -> None:

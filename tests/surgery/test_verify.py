@@ -108,6 +108,15 @@ def test_rounding_is_no_difference() -> None:
     assert difference([ONE], [ONE * (1 + 1e-15)]) < 1e-14
 
 
+def test_rounding_may_decide_between_two_whole_numbers() -> None:
+    many, few = torch.zeros(200, dtype=torch.long), torch.zeros(200, dtype=torch.long)
+    few[7] = 1
+    assert difference([ONE, many], [ONE, few]) == 0
+    few[:7] = 1
+    with pytest.raises(obc.ObcError, match="other whole numbers"):
+        difference([ONE, many], [ONE, few])
+
+
 def test_infinities_in_the_same_places_are_none() -> None:
     masked = torch.tensor([1.0, float("-inf")])
     assert difference([masked], [masked.clone()]) == 0

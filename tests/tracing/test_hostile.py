@@ -66,6 +66,25 @@ def test_what_is_no_model(model: Any, text: str) -> None:
         obc.trace(model, X)
 
 
+def test_a_model_that_differentiates_as_it_runs() -> None:
+    def slope(m: nn.Module, x: Tensor) -> Tensor:
+        z = x.clone().requires_grad_()
+        return torch.autograd.grad(m.inner(z).sum(), z)[0]
+
+    model = Wrap(slope, inner=mlp())
+    with untouched(model), pytest.raises(obc.ObcError, match=r"put them.*torch\.enable_grad\(\)"):
+        obc.trace(model, X)
+
+
+def test_a_call_that_its_rule_does_not_cover_freezes_what_reached_it() -> None:
+    """Under vmap, operators see tensors of other shapes than the labels have."""
+    model = Wrap(lambda m, x: torch.vmap(lambda row: m.inner(row))(x), inner=mlp())
+    with untouched(model):
+        sites = obc.trace(model, X)
+    assert not len(sites)
+    assert any("does not cover this call" in held.reason for held in sites.frozen)
+
+
 # What a model returns.
 
 

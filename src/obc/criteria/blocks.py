@@ -12,6 +12,8 @@ from obc.criteria.evidence import Gatherer, scoring
 from obc.criteria.structure import parts_of
 from obc.criteria.taylor import Taylor
 from obc.errors import ObcError, closest
+from obc.running.checks import check_batches, check_function
+from obc.running.modules import check_model
 from obc.tracing.sites import Sites
 
 
@@ -40,11 +42,14 @@ def jacobian_blocks(
     >>> jacobian_blocks(net, sites, [torch.ones(8, 4)] * 2, loss, "0").shape
     torch.Size([3, 5, 5])
     """
+    check_model(model)
+    check_batches(batches)
+    check_function("loss", loss, "of a model and a batch")
+    Sites.checked(sites).check(model)
     parts = {p.layer: p for site in sites for p in parts_of(site) if p.role == "out"}
-    if layer not in parts:
-        raise ObcError(
-            f"no layer '{layer}' puts out a site's channels{closest(layer, parts)}", section="names"
-        )
+    if not isinstance(layer, str) or layer not in parts:
+        near = closest(str(layer), parts)
+        raise ObcError(f"no layer {layer!r} puts out a site's channels{near}", section="names")
     part = parts[layer]
     total: Tensor | None = None
     with scoring(model):

@@ -37,7 +37,7 @@ def check(aggregate: str, normalize: str) -> None:
         ("aggregate", aggregate, AGGREGATORS),
         ("normalize", normalize, NORMALIZERS),
     ):
-        if value not in known:
-            raise ObcError(f"{name} must be one of {', '.join(known)}, not '{value}'")
+        if not isinstance(value, str) or value not in known:
+            raise ObcError(f"{name} must be one of {', '.join(known)}, not {value!r}")
     if (aggregate, normalize) == ("mean", "mean"):
         warnings.warn("mean aggregation with mean normalisation is known to collapse", stacklevel=3)

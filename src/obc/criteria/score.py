@@ -16,6 +16,7 @@ from obc.criteria.layout import may_be_channels_last, relaid
 from obc.criteria.reduce import check, reduce
 from obc.criteria.structure import Part, parts_of
 from obc.errors import ObcError
+from obc.running.checks import check_batches, check_function
 from obc.running.offload import at_hand
 from obc.running.processes import Group
 from obc.running.progress import bar
@@ -70,18 +71,12 @@ def score(
     chosen = make(criterion, **options)
     check(aggregate, normalize)
     check_batches(batches)
-    sites.check(model)
+    Sites.checked(sites).check(model)
     if not len(sites):
         return {}
     scorer = Scorer(model, sites, loss, chosen, fast, checkpoint=checkpoint)
     totals = scorer.totals(bar(batches, "scoring", scorer.group))
     return {name: reduce(total, aggregate, normalize) for name, total in totals.items()}
-
-
-def check_batches(batches: object) -> None:
-    """Refuse what cannot be gone through batch by batch."""
-    if not hasattr(batches, "__iter__") and not hasattr(batches, "__getitem__"):
-        raise ObcError(f"batches are a list or a loader, not {batches!r}")
 
 
 class Scorer:
@@ -115,8 +110,7 @@ class Scorer:
                 raise ObcError(
                     "this criterion needs batches and a loss: score(model, sites, batches, loss)"
                 )
-            if not callable(loss):
-                raise ObcError(f"loss is a function of a model and a batch, not {loss!r}")
+            check_function("loss", loss, "of a model and a batch")
             self._gather = Gatherer(model, sites, self._parts, loss, criterion, fast, checkpoint)
             self._relay = sites.example is not None and may_be_channels_last(model, sites.example)
 

@@ -7,6 +7,7 @@ from typing import Any
 from torch import nn
 
 from obc.equivalent.factors import Mix
+from obc.running.modules import checked_module
 
 
 def parameter_groups(
@@ -34,7 +35,9 @@ def parameter_groups(
     >>> [(g["name"], len(g["params"])) for g in parameter_groups(net, 0.01, 5e-4)]
     [('weights', 1), ('biases and norms', 3)]
     """
-    factors = {id(p) for m in model.modules() if isinstance(m, Mix) for p in m.parameters()}
+    factors = {
+        id(p) for m in checked_module(model).modules() if isinstance(m, Mix) for p in m.parameters()
+    }
     groups: dict[str, dict[str, Any]] = {
         "weights": {"lr": lr, "weight_decay": weight_decay},
         "biases and norms": {

@@ -11,6 +11,7 @@ from torch.nn.utils import parametrize
 from obc.equivalent.attach import like
 from obc.equivalent.factors import BiasFactors, Factors
 from obc.errors import ObcError
+from obc.running.modules import checked_module
 
 
 def merge(model: nn.Module) -> nn.Module:
@@ -30,7 +31,7 @@ def merge(model: nn.Module) -> nn.Module:
     )
     """
     layers = []
-    for name, module in model.named_modules():
+    for name, module in checked_module(model).named_modules():
         if parametrize.is_parametrized(module) and _ours(module):
             _check(name, module)
             layers.append(module)

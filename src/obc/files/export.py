@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from obc.disk.location import location
 from obc.disk.writing import write
 from obc.equivalent.attach import is_equivalent
 from obc.errors import ObcError
@@ -91,9 +92,9 @@ def export(
     0.0
     """
     check_model(model)
-    if not isinstance(path, (str, os.PathLike)):
-        raise ObcError(f"path is where the file goes, not a {type(path).__name__}")
-    target = Path(path)
+    target = location(path)
+    if original is not None:
+        check_model(original)
     known = (*FORMATS, ".gguf")
     if target.suffix not in known:
         raise ObcError(f"{target.name} ends in none of {', '.join(known)}")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
+from obc.disk.location import location
 from obc.equivalent.apply import apply
 from obc.errors import ObcError
 from obc.files.artifact import Artifact
@@ -33,7 +33,7 @@ def load(model: nn.Module | str, path: str | os.PathLike[str], *, example: Any =
             fresh = resolve(model)
         return refer(load(fresh, path, example=example), model)
     modules.check_model(model)
-    with reading(Path(path)) as (file, artifact):
+    with reading(location(path)) as (file, artifact):
         _check_fresh(model, artifact)
         check_file(file, artifact)
         before, kinds = Snapshot(model), [(m, m.__class__) for m in model.modules()]

@@ -12,6 +12,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from obc.disk import digest
+from obc.disk.location import location
 from obc.disk.reading import LIMIT
 from obc.equivalent.attach import is_equivalent
 from obc.errors import ObcError
@@ -29,6 +30,7 @@ from obc.files.reference import reference as known_reference
 from obc.files.shards import write_tensors
 from obc.files.tensors import check_storable, collect, outside_state, stored
 from obc.plans.plan import Plan
+from obc.running.checks import check_whole
 from obc.running.modules import check_model
 from obc.running.offload import at_hand
 from obc.surgery.record import applied
@@ -66,6 +68,10 @@ def save(
     Linear(in_features=4, out_features=3, bias=True)
     """
     check_model(model)
+    folder = location(path)
+    if reference is not None and not isinstance(reference, str):
+        raise ObcError(f"reference is the name the model was built by, not {reference!r}")
+    check_whole("max_shard_size", max_shard_size, 1)
     _check_whole(model)
     tensors, ties = collect(model)
     check_storable(model, tensors)
@@ -81,7 +87,7 @@ def save(
         ties=ties,
     )
     note = None
-    with replacing(Path(path)) as aside:
+    with replacing(folder) as aside:
         if is_hugging(model):
             note = _write_for_hugging(model, artifact, tensors, aside, max_shard_size)
         else:

@@ -21,7 +21,7 @@ from obc.recalibration.lockstep import Call
 from obc.recalibration.recalibrate import call_by, recalibrate
 from obc.running.modules import duplicate
 from obc.running.offload import at_hand
-from obc.search.planner import Calibrating
+from obc.search.planner import Calibrating, check_task
 from obc.surgery.slicing import apply
 
 
@@ -116,6 +116,7 @@ def prune(
     if not isinstance(target, (str, Target, Quality)):
         raise ObcError("obc.prune makes one model; for several targets use obc.plan and obc.apply")
     if task is not None:
+        check_task(task)
         example = task.example() if example is None else example
         batches, loss = batches or task.calibration(), loss or task.loss
         call = call or partial(call_by, task)

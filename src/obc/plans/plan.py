@@ -21,6 +21,7 @@ from pydantic import (
 from torch import Tensor, nn
 
 from obc.costs.targets import Target
+from obc.disk.location import location
 from obc.disk.reading import LIMIT, parse, read_bytes
 from obc.disk.writing import write
 from obc.errors import ObcError, closest
@@ -139,8 +140,9 @@ class Plan(BaseModel):
     @classmethod
     def from_kept(cls, sites: Sites, kept: Mapping[str, Sequence[int] | Tensor]) -> Plan:
         """Keep these channels of each named site; sites that are not named keep all of theirs."""
-        if not isinstance(sites, Sites):
-            raise ObcError(f"sites are what obc.trace gives, not a {type(sites).__name__}")
+        Sites.checked(sites)
+        if not isinstance(kept, Mapping):
+            raise ObcError(f"kept has a list of channels for each site's name, not {kept!r}")
         chosen = {}
         for name, indices in kept.items():
             site = sites[name]
@@ -219,7 +221,7 @@ class Plan(BaseModel):
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Plan:
         """Read a plan and check all of it."""
-        return parse(cls, read_bytes(path, "a plan"), path, "a plan")
+        return parse(cls, read_bytes(location(path), "a plan"), path, "a plan")
 
 
 def _channels(indices: Any) -> list[int]:

@@ -13,6 +13,7 @@ from obc.recalibration.account import Recalibration
 from obc.recalibration.lockstep import Call
 from obc.recalibration.procedure import Procedure
 from obc.recalibration.rows import samples_in
+from obc.running.checks import check_batches, check_function, check_whole
 from obc.running.forward import arguments
 from obc.running.offload import at_hand
 from obc.search.planner import Calibrating
@@ -74,6 +75,11 @@ def recalibrate(
     if isinstance(batches, Calibrating):
         residual = getattr(batches, "residual", None) if residual is None else residual
         call, batches = call or partial(call_by, batches), batches.calibration()
+    check_batches(batches)
+    check_whole("samples", samples, 1)
+    check_whole("seed", seed)
+    if call is not None:
+        check_function("call", call, "of a model and a batch")
     chosen = _enough(batches, samples)
     procedure = Procedure(pruned, original, chosen, call or call_with, example, seed)
     return procedure.run(source, residual)

@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from obc.disk.location import location
 from obc.disk.writing import write
 from obc.reporting import charts, figures
 from obc.reporting.axes import short
@@ -26,7 +27,7 @@ def report(folder: str | os.PathLike[str]) -> Path:
     >>> report(folder).name
     'report.html'
     """
-    path = Path(folder) / PAGE
+    path = location(folder, "folder") / PAGE
     text = page(Record.load(folder)).encode()
     write(path, lambda aside: aside.write_bytes(text))
     return path

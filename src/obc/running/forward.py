@@ -109,16 +109,19 @@ def quiet(model: nn.Module, example: Any, training: bool = False) -> Iterator[No
                 module.training = training
 
 
-def outputs(value: Any) -> list[Tensor]:
+def outputs(value: Any, counts: bool = False) -> list[Tensor]:
     """The tensors and fractions a model returns, in containers and plain objects too; no caches.
+
+    With `counts`, whole numbers too.
 
     >>> outputs({"logits": [torch.zeros(2)], "temperature": 0.5, "label": 3})
     [tensor([0., 0.]), tensor(0.5000)]
     """
+    kinds = (Tensor, float, int) if counts else (Tensor, float)
     return [
         leaf if isinstance(leaf, Tensor) else torch.tensor(leaf)
         for leaf in _leaves(value, set())
-        if isinstance(leaf, (Tensor, float))
+        if isinstance(leaf, kinds)
     ]
 
 

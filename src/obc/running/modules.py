@@ -18,11 +18,7 @@ Left = Callable[[str, int, Any, Any], None]
 
 def check_model(model: object) -> None:
     """Refuse what cannot be cut and put back, before anything is touched."""
-    if not isinstance(model, nn.Module):
-        raise ObcError(
-            f"a model is a torch.nn.Module, not a {type(model).__name__}: {_advice(model)}"
-        )
-    for name, module in model.named_modules():
+    for name, module in checked_module(model).named_modules():
         where = f"'{name}'" if name else "the model"
         if isinstance(module, torch.jit.ScriptModule):
             raise ObcError(
@@ -39,6 +35,13 @@ def check_model(model: object) -> None:
                 f"{where} is offloaded by accelerate, so its weights are not at hand; load the "
                 "model without offloading, in bfloat16 if memory is short"
             )
+
+
+def checked_module(model: object) -> nn.Module:
+    """The model, if it is one at all."""
+    if isinstance(model, nn.Module):
+        return model
+    raise ObcError(f"a model is a torch.nn.Module, not a {type(model).__name__}: {_advice(model)}")
 
 
 def _advice(value: object) -> str:

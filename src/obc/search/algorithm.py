@@ -23,11 +23,12 @@ from obc.costs.cost_model import costs_of
 from obc.costs.fitted import Fitted
 from obc.costs.targets import Target
 from obc.criteria.reduce import AGGREGATORS, NORMALIZERS
-from obc.criteria.score import Loss, Scorer, check_batches
+from obc.criteria.score import Loss, Scorer
 from obc.disk import digest
 from obc.errors import ObcError
 from obc.plans.plan import Plan, PlanStep, SitePlan
 from obc.plans.trajectory import removed_scores
+from obc.running.checks import check_batches
 from obc.running.modules import duplicate
 from obc.search import resume
 from obc.search.carry import Carried

@@ -11,7 +11,9 @@ from torch import Tensor, nn
 from obc.costs.targets import Target, parse_all
 from obc.criteria.criterion import Criterion
 from obc.criteria.score import Loss
+from obc.disk.location import location
 from obc.errors import ObcError
+from obc.running.checks import names
 from obc.search.algorithm import Run
 from obc.search.settings import Settings
 
@@ -106,6 +108,7 @@ def prepare(
     """
     targets = parse_all(target)
     if task is not None:
+        check_task(task)
         example = task.example() if example is None else example
         batches, loss = batches or task.calibration(), loss or task.loss
     if example is None:
@@ -125,11 +128,25 @@ def prepare(
         max_ratio=max_ratio,
         min_channels=min_channels,
         round_to=targets[0].round_to if round_to is None else round_to,
-        ignore=[ignore] if isinstance(ignore, str) else list(ignore),
+        ignore=names("ignore", ignore, "a layer"),
         seed=seed,
         pace=pace,
-        sites=sites.split(",") if isinstance(sites, str) and sites else list(sites),
+        sites=names("sites", _parted(sites), "a site"),
         uniform=uniform,
         checkpoint=checkpoint,
     )
-    return Run(model, example, batches, loss, targets, settings, resume)
+    folder = None if resume is None else location(resume, "resume")
+    return Run(model, example, batches, loss, targets, settings, folder)
+
+
+def check_task(task: object) -> None:
+    """Refuse what is no task."""
+    missing = [v for v in ("example", "calibration", "loss") if not callable(getattr(task, v, 0))]
+    if missing:
+        lacks = ", ".join(missing)
+        raise ObcError(f"task is one of obc.tasks, or one of your own; {task!r} lacks {lacks}")
+
+
+def _parted(sites: str | Sequence[str]) -> Sequence[str]:
+    """Names in one string, as on the command line, stand between commas."""
+    return [name for name in sites.split(",") if name] if isinstance(sites, str) else sites

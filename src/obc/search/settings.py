@@ -13,6 +13,7 @@ from torch import nn
 from obc.criteria.criterion import Criterion, make
 from obc.criteria.reduce import check
 from obc.errors import ObcError, closest
+from obc.running.checks import check_whole
 from obc.search.choice import chosen
 from obc.search.ranking import PACES, RANKS, SCOPES
 from obc.tracing.sites import Site, Sites
@@ -56,13 +57,10 @@ class Settings:
             )
         if not isinstance(self.carry, (int, float)) or not 0 <= self.carry < 1:
             raise ObcError(f"carry is from 0 up to, but not, 1, not {self.carry!r}")
-        if isinstance(self.seed, bool) or not isinstance(self.seed, int):
-            raise ObcError(f"seed is a whole number, not {self.seed!r}")
-        for name, number in (("rows", self.rows), ("round_to", self.round_to)):
-            if number is None:
-                continue
-            if isinstance(number, bool) or not isinstance(number, int) or number < 1:
-                raise ObcError(f"{name} is a whole number from 1, not {number!r}")
+        check_whole("seed", self.seed)
+        check_whole("rows", self.rows, 1)
+        if self.round_to is not None:
+            check_whole("round_to", self.round_to, 1)
 
     def make_criterion(self) -> Criterion:
         options = dict(self.options)
@@ -106,8 +104,7 @@ class Settings:
         count = least.get(site.name, 1) if isinstance(least, Mapping) else least
         if not isinstance(share, (int, float)) or not 0 <= share <= 1:
             raise ObcError(f"max_ratio is a share from 0 to 1, not {share!r}")
-        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-            raise ObcError(f"min_channels is a whole number from 1, not {count!r}")
+        check_whole("min_channels", count, 1)
         count = max(count, site.picked)
         return min(site.size, max(count, site.size - math.floor(site.size * share + 1e-9)))
 

@@ -15,6 +15,8 @@ Positions = Mapping[tuple[str, int], Tensor]
 
 def check_state(model: nn.Module, optimizer: torch.optim.Optimizer, kept: Positions) -> None:
     """Refuse, before anything is cut, state shaped neither like its parameter nor a scalar."""
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise ObcError(f"optimizer is a torch.optim.Optimizer, not {optimizer!r}")
     if isinstance(optimizer, torch.optim.LBFGS):
         raise ObcError("the state of LBFGS cannot be sliced; start a new optimizer")
     names = {id(p): n for n, p in model.named_parameters()}

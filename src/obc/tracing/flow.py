@@ -293,10 +293,18 @@ class Flow(TorchDispatchMode):
         if opaque is not None:
             freeze_all(call, f"{type(opaque).__name__} layers are not pruned")
         else:
-            labels = operator.labels(call)
-            if labels is not None:
-                self.record(call, labels)
+            self._follow(operator, call)
         return call.out
+
+    def _follow(self, operator: Operator, call: Call) -> None:
+        """Let a rule say what becomes of the labels; where it fails, all that reached it stays."""
+        try:
+            labels = operator.labels(call)
+        except Exception as error:
+            text = str(error).strip().partition("\n")[0] or repr(error)
+            return freeze_all(call, f"the rule of {call.place.op} does not cover this call: {text}")
+        if labels is not None:
+            self.record(call, labels)
 
     def _opaque(self) -> nn.Module | None:
         return next((m for _, m, _ in self._stack.running if isinstance(m, OPAQUE)), None)

@@ -46,10 +46,11 @@ class Proof:
         self._find, self._size = flow.find, flow.ledger.size
         with before or cold(model, example):
             if mixes(flow, gone):
-                self._outputs = outputs(Masked(model, flow, gone).through(model, example))
+                result = Masked(model, flow, gone).through(model, example)
             else:
                 blank_readers(model, flow, gone)
-                self._outputs = outputs(forward(model, example))
+                result = forward(model, example)
+        self._outputs = outputs(result, counts=True)
         self._values: _Values | None = None
         if not _show_all(self._outputs):
             inside = _MaskedInside(model, flow, gone)
@@ -60,12 +61,12 @@ class Proof:
     def error(self, model: nn.Module) -> float:
         """The relative error of a narrower model; an `ObcError` if it is more than rounding."""
         with nullcontext() if self._cold else cold(model, self._example):
-            made = outputs(forward(model, self._example))
+            made = outputs(forward(model, self._example), counts=True)
         if self._values is None:
             return difference(self._outputs, made)
         # Floating-point outputs of which none is finite are refused, whatever went before them.
-        floats = any(t.is_floating_point() and t.numel() for t in self._outputs)
-        worst = difference(self._outputs, made) if floats else 0.0
+        floats = any(not _counts(t) and t.numel() for t in self._outputs)
+        worst = difference(self._outputs, made, bare=not floats)
         inside = _Inside(model, self._find)
         with cold(model, self._example):
             inside.through(model, self._example)
@@ -103,6 +104,10 @@ def _show_all(tensors: list[Tensor]) -> bool:
     return any(t.is_meta for t in tensors) or (
         bool(tensors) and all(t.numel() and numbers(t) == t.numel() for t in tensors)
     )
+
+
+def _counts(tensor: Tensor) -> bool:
+    return not tensor.is_floating_point() and not tensor.is_complex()
 
 
 class _Inside(Flow):

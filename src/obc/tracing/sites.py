@@ -113,6 +113,13 @@ class Sites(Sequence[Site]):
     def __iter__(self) -> Iterator[Site]:
         return iter(self._sites)
 
+    @staticmethod
+    def checked(sites: object) -> Sites:
+        """The sites, if they are some."""
+        if not isinstance(sites, Sites):
+            raise ObcError(f"sites are what obc.trace gives, not a {type(sites).__name__}")
+        return sites
+
     def check(self, model: nn.Module) -> None:
         """Refuse a model that these sites were not traced from."""
         shapes = shapes_of(model)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import gc
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from obc.errors import ObcError, closest
 from obc.running.caches import cold
+from obc.running.checks import names
 from obc.running.forward import forward, outputs
 from obc.running.modules import named_tensors
 from obc.running.offload import at_hand
@@ -51,10 +52,7 @@ def trace(
     >>> print(sites.frozen[0])
     3 (4 channels): model output (the model)
     """
-    patterns = [ignore] if isinstance(ignore, str) else ignore
-    if not isinstance(patterns, Iterable):
-        raise ObcError(f"ignore is the name of a layer, or a list of them, not {ignore!r}")
-    return Tracing(model, example, patterns, heads).sites
+    return Tracing(model, example, names("ignore", ignore, "a layer"), heads).sites
 
 
 class Tracing:
@@ -143,6 +141,11 @@ class Tracing:
         try:
             forward(self.model, self.example)
         except Exception as error:
+            if "does not require grad" in str(error):
+                raise ObcError(
+                    "the model takes gradients as it runs, and obc runs it without; put them in "
+                    "its forward under torch.enable_grad()"
+                ) from error
             raise ObcError(f"the model rejects the example: {error}") from error
 
     def _steady(self, before: Snapshot) -> bool:

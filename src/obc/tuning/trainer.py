@@ -10,8 +10,10 @@ from typing import Any
 
 from torch import nn
 
+from obc.disk.location import location
 from obc.errors import ObcError
 from obc.running import randomness as seeds
+from obc.running.modules import checked_module
 from obc.tasks.evaluate import task_of
 from obc.tasks.evaluation import Evaluation, best_of
 from obc.tuning.recipe import Recipe
@@ -78,20 +80,21 @@ def finetune(
         val, recipe = None, val
     if not isinstance(recipe, Recipe):
         raise ObcError("say by which recipe: finetune(model, task, recipe)")
+    checked_module(model)
     task = task_of(train, val)
     _check(recipe, teacher)
     # Only here: accelerate takes as long to import as torch itself.
     from obc.tuning.processes import Processes
     from obc.tuning.run import Run
 
-    place = Path(out) if out is not None else None
-    with seeds.kept(), Processes(recipe.amp, place, tracker) as processes:
-        run = Run(model, task, recipe, teacher, place, resume, callback, processes)
+    folder = location(out, "out") if out is not None else None
+    with seeds.kept(), Processes(recipe.amp, folder, tracker) as processes:
+        run = Run(model, task, recipe, teacher, folder, resume, callback, processes)
         run.train()
         run.finish()
     evaluations = run.evaluations()
     last = evaluations[-1] if evaluations else None
-    return Tuned(last, best_of(evaluations), run.history, place)
+    return Tuned(last, best_of(evaluations), run.history, folder)
 
 
 def _check(recipe: Recipe, teacher: nn.Module | None) -> None:
