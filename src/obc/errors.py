@@ -10,6 +10,7 @@ from collections.abc import Iterable
 _SECTIONS = {
     "tracing": "the-model",
     "running": "the-model",
+    "running.checks": "options",
     "running.difference": "the-proof",
     "running.onnx": "exports",
     "running.runtimes": "exports",

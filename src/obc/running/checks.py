@@ -34,10 +34,14 @@ def check_batches(batches: object) -> None:
     """Refuse what no batches can be taken from."""
     items = hasattr(batches, "__iter__") or hasattr(batches, "__getitem__")
     if not items or isinstance(batches, (str, bytes)):
-        raise ObcError(f"batches are a list or a loader, not {batches!r}")
+        raise ObcError(
+            f"batches are a list or a loader, not {batches!r}", section="batches-and-loss"
+        )
 
 
 def check_function(argument: str, value: object, takes: str) -> None:
     """Refuse what cannot be called."""
     if not callable(value):
-        raise ObcError(f"{argument} is a function {takes}, not {value!r}")
+        raise ObcError(
+            f"{argument} is a function {takes}, not {value!r}", section="batches-and-loss"
+        )
