@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -9,7 +10,8 @@ import pytest
 
 from benchmarks import _harness
 from benchmarks._harness import spread
-from benchmarks.study import page
+from benchmarks.study import page, sources
+from benchmarks.study.detection import detection
 from benchmarks.study.tuning import best_rate
 
 
@@ -67,3 +69,22 @@ def test_a_rate_is_chosen_by_validation_images_of_seed_0() -> None:
         "4x|EP|0.01|1": {"validation": [99.0, 99.0], "test": [99.0]},
     }
     assert best_rate(cells, 4.0, "EP") == 0.03
+
+
+@pytest.mark.parametrize(
+    ("cut", "recalibrated", "kept"), [(0.2, 0.4, True), (0.7, 0.73, True), (0.4, 0.6, False)]
+)
+def test_the_goal_of_detectors_is_either_of_two(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cut: float, recalibrated: float, kept: bool
+) -> None:
+    monkeypatch.setattr(sources, "RESULTS", tmp_path)
+    assert detection() == ""
+    stages = {"cut": {"map50": cut, "map": 0.1}, "recalibrated": {"map50": recalibrated, "map": 0}}
+    whole = {"map50": 0.9, "map": 0.5, "params": 1e6, "macs": 1e8, "classes": {"RBC": [0.9, 0.5]}}
+    cells = {"whole": whole, "jacobian|0|channels=50%": stages, "hessian|0|channels=50%": stages}
+    protocol = {"evaluation": "72 images", "calibration": "8", "digest of the weights": "ab"}
+    (tmp_path / "detection_yolo11n.json").write_text(json.dumps({**protocol, "cells": cells}))
+    text = detection()
+    assert f"is {'kept' if kept else 'missed'}." in text
+    assert f"| jacobian |  |  |  | {cut:.3f} → {recalibrated:.3f} |  |  |" in text
+    assert "cut, at 0 of 1 budgets" in text  # level is not ahead

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks.study import blocks, claims, figures
+from benchmarks.study.detection import detection
 from benchmarks.study.language import language
 
 ROOT = Path(__file__).parents[2]
@@ -28,6 +29,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "recalibrated": blocks.recalibrated,
     "redundancy": blocks.redundancy,
     "language": language,
+    "detection": detection,
     "equivalent": blocks.equivalent,
     "tuning": blocks.tuning,
     "passes": blocks.passes,
