@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -47,10 +46,10 @@ def test_widths_layer_by_layer(tmp_path: Path) -> None:
     exported = obc.export(model, IDS, tmp_path / "model.gguf")
     assert exported.error == 0.0 and exported.pruned.bytes == exported.path.stat().st_size
     told = fields(exported.path)
-    assert told["llama.feed_forward_length"] == [20, 30]
-    assert told["llama.attention.head_count"] == [4, 2]
-    assert told["llama.attention.head_count_kv"] == [2, 1]
-    assert told["llama.attention.key_length"] == 6
+    assert told["deci.feed_forward_length"] == [20, 30]
+    assert told["deci.attention.head_count"] == [4, 2]
+    assert told["deci.attention.head_count_kv"] == [2, 1]
+    assert told["deci.attention.key_length"] == 6
     read = {t.name: t.data for t in gguf.GGUFReader(exported.path).tensors}
     layer = model.model.layers[1]
     up = layer.mlp.up_proj.weight.detach().numpy()
@@ -109,20 +108,71 @@ def test_models_without_a_gguf(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_a_byte_level_tokenizer_goes_in(tmp_path: Path) -> None:
-    tokenizers = pytest.importorskip("tokenizers")
+def test_one_width_where_llama_cpp_takes_no_other(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = decoder("Qwen2").eval()
+    sites = obc.trace(model, IDS)
+    name = next(s.name for s in sites if s.size == 37)
+    small = obc.apply(model, obc.Plan.from_kept(sites, {name: range(20)}))
+    with pytest.raises(ObcError, match=r"one width for all layers of a qwen2.*--uniform"):
+        obc.export(small, IDS, tmp_path / "model.gguf")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.skipif(not vision.installed("xllamacpp"), reason="xllamacpp is not installed")
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize(
+    "kept", [{37: [20, 20]}, {37: [20, 30]}, {37: [20, 30], 2: [2, 1]}], ids=str
+)
+def test_llama_cpp_computes_the_same(
+    kept: dict[int, list[int]], bias: bool, tmp_path: Path
+) -> None:
+    model = pruned(kept, num_key_value_heads=2, attention_bias=bias)
+    _with_tokenizer(model, tmp_path / "whole")
+    obc.export(model, IDS, tmp_path / "model.gguf")
+    with torch.no_grad():
+        after = model(IDS).logits[0, -1].log_softmax(-1)
+        new = model.generate(IDS, max_new_tokens=4, do_sample=False, pad_token_id=0)[0, 16:]
+    told = llama_cpp(tmp_path / "model.gguf", IDS[0].tolist(), new=4)
+    assert [step["id"] for step in told] == new.tolist()[: len(told)]  # it stops at "</s>"
+    for other in told[0]["top_logprobs"]:
+        assert other["logprob"] == pytest.approx(float(after[other["id"]]), abs=1e-4)
+    assert float(after.max() - after.min()) > 0.1, "all tokens are alike"
+
+
+def llama_cpp(path: Path, prompt: list[int], new: int) -> list[dict[str, Any]]:
+    """What llama.cpp says of each new token, greedily: its id, log-probabilities of the best."""
+    import xllamacpp
+
+    settings = xllamacpp.CommonParams()
+    settings.model.path, settings.n_ctx, settings.n_parallel = str(path), 64, 1
+    settings.cpuparams.n_threads, settings.warmup = 1, False
+    request = {"prompt": prompt, "n_predict": new, "temperature": 0, "n_probs": 5}
+    answer = xllamacpp.Server(settings).handle_completions(request)
+    steps: list[dict[str, Any]] = answer["choices"][0]["logprobs"]["content"]
+    return steps
+
+
+def _with_tokenizer(model: Any, folder: Path) -> None:
+    """A byte-level tokenizer of five tokens beside the model's configuration."""
+    import tokenizers
+
     plain = tokenizers.Tokenizer(
         tokenizers.models.BPE({"a": 0, "b": 1, "ab": 2, "c": 3}, [("a", "b")])
     )
     plain.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     plain.add_special_tokens(["</s>"])
+    folder.mkdir()
+    plain.save(str(folder / "tokenizer.json"))
+    model.name_or_path = str(folder)
+
+
+def test_a_byte_level_tokenizer_goes_in(tmp_path: Path) -> None:
+    pytest.importorskip("tokenizers")
     model = pruned({37: [20, 20]})
-    model.name_or_path = str(tmp_path / "whole")
-    (tmp_path / "whole").mkdir()
-    plain.save(str(tmp_path / "whole" / "tokenizer.json"))
+    _with_tokenizer(model, tmp_path / "whole")
     obc.export(model, IDS, tmp_path / "model.gguf")
     told = fields(tmp_path / "model.gguf")
     assert told["tokenizer.ggml.tokens"][:6] == ["a", "b", "ab", "c", "</s>", "[PAD5]"]
     assert told["tokenizer.ggml.merges"] == ["a b"]
     assert told["tokenizer.ggml.pre"] == "gpt-2"
-    shutil.rmtree(tmp_path / "whole")

@@ -1,9 +1,11 @@
 """GGUF, the format of llama.cpp: written with widths layer by layer, read back and compared.
 
-llama.cpp takes `feed_forward_length`, `attention.head_count` and `attention.head_count_kv` as
-numbers, or as arrays with one for each layer; so a decoder whose widths differ over layers runs
-there as it is. Rows of Q and K stand in another order there for the families that llama.cpp calls
-"llama": its rotary embedding turns neighbours, that of transformers halves.
+Most architectures of llama.cpp have one `feed_forward_length`, one `attention.head_count` and one
+`attention.head_count_kv`, and refuse a file in which a layer is narrower than the first. The one
+that it calls "deci" computes what its "llama" does, and takes arrays of these, with a number for
+each layer: so a Llama or Mistral whose widths differ over layers is written as that. Rows of Q and
+K stand in another order in both: their rotary embedding turns neighbours, that of transformers
+halves.
 """
 
 from __future__ import annotations
@@ -20,12 +22,13 @@ from obc.errors import ObcError
 from obc.files.hugging import is_hugging
 from obc.models.resolver import library
 
-# By the model type of transformers: what llama.cpp calls it, and whether Q and K are turned.
-_FAMILIES = {
-    "llama": ("llama", True),
-    "mistral": ("llama", True),
-    "qwen2": ("qwen2", False),
-    "qwen3": ("qwen3", False),
+# By the model type of transformers: what llama.cpp calls it, what it calls the same with widths
+# layer by layer, if it has that, and whether Q and K are turned.
+_FAMILIES: dict[str, tuple[str, str | None, bool]] = {
+    "llama": ("llama", "deci", True),
+    "mistral": ("llama", "deci", True),
+    "qwen2": ("qwen2", None, False),
+    "qwen3": ("qwen3", None, False),
 }
 _SPLITS = {  # how a byte-level tokenizer splits words, by what its description holds
     r"\\p{L}\\p{M}": "qwen2",
@@ -47,7 +50,14 @@ def write_gguf(model: Any, path: Path) -> None:
             f"no GGUF of {type(model).__name__}; there is one of the families "
             f"{', '.join(_FAMILIES)} of transformers"
         )
-    name, turned = _FAMILIES[kind]
+    name, uneven, turned = _FAMILIES[kind]
+    if any(isinstance(count, list) for count in _widths(model)):
+        if uneven is None:
+            raise ObcError(
+                f"llama.cpp takes one width for all layers of a {kind}, and those of this model "
+                "differ; plan it with --uniform (uniform=True)"
+            )
+        name = uneven
     tensors = _tensors(gguf, model, name, turned)
     writer = gguf.GGUFWriter(path, name)
     _describe(gguf, writer, model)
@@ -84,9 +94,10 @@ def _describe(gguf: Any, writer: Any, model: Any) -> None:
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(model.model.embed_tokens.embedding_dim)
     writer.add_vocab_size(model.model.embed_tokens.num_embeddings)
-    writer.add_feed_forward_length(_one_or_all([x.mlp.gate_proj.out_features for x in layers]))
-    writer.add_head_count(_one_or_all([heads_of(layer)[0] for layer in layers]))
-    writer.add_head_count_kv(_one_or_all([heads_of(layer)[1] for layer in layers]))
+    inner, queries, keys = _widths(model)
+    writer.add_feed_forward_length(inner)
+    writer.add_head_count(queries)
+    writer.add_head_count_kv(keys)
     writer.add_key_length(width)
     writer.add_value_length(width)
     writer.add_rope_dimension_count(width)
@@ -98,6 +109,13 @@ def _describe(gguf: Any, writer: Any, model: Any) -> None:
         torch.bfloat16: gguf.LlamaFileType.MOSTLY_BF16,
     }
     writer.add_file_type(kinds.get(first, gguf.LlamaFileType.ALL_F32))
+
+
+def _widths(model: Any) -> list[int | list[int]]:
+    """Inner channels, query heads and key heads: numbers, or lists of one for each layer."""
+    inner = [layer.mlp.gate_proj.out_features for layer in _layers(model)]
+    queries, keys = zip(*(heads_of(layer) for layer in _layers(model)), strict=True)
+    return [_one_or_all(counts) for counts in (inner, queries, keys)]
 
 
 def _one_or_all(counts: Sequence[int]) -> int | list[int]:
