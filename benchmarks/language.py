@@ -2,7 +2,8 @@
 
 Each criterion scores the whole model once on a draw of calibration rows; from these scores the
 model is cut to each share of the parameters of its blocks, evaluated, recalibrated and evaluated
-again. Cells are written one by one, and those that the result file has are not run again:
+again. Cells are written one by one, what has a goal and what is cheap first, and those that the
+result file has are not run again:
 
     python -m benchmarks.language FOLDER --train valid.txt --test test.txt --tale moby-dick.txt
 """
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 import obc
@@ -33,6 +35,7 @@ from obc.running.modules import blocks_of
 from obc.search.choice import chosen
 from obc.tasks import Language
 from obc.tasks.language import load_tokenizer
+from obc.tasks.recalibration import recalibrate_for
 
 TAIL = 5_000  # letters of the tale
 BARS = (0.2, 0.3)  # shares of which a goal is set, evaluated on more windows
@@ -54,16 +57,28 @@ WAYS = (
     *(("jacobian", "free"), ("l1", "free"), ("random", "free"), ("jacobian", "bias")),
     *(("jacobian", "uniform"), ("taylor", "free"), ("hessian", "free")),
 )
-# What is asked first comes first, so that a run that is stopped leaves a table.
-CELLS = [
-    *(Cell("jacobian", "free", 0, share) for share in BARS),
-    *(
-        Cell(name, way, draw, share)
-        for draw in (0, 1)
-        for share in (0.2, 0.3, 0.1, 0.05, 0.15, 0.25)
-        for name, way in WAYS
-    ),
-]
+SHARES = (0.2, 0.3, 0.1, 0.05, 0.15, 0.25)
+CELLS = [Cell(name, way, draw, share) for draw in (0, 1) for name, way in WAYS for share in SHARES]
+
+
+def goal(cell: Cell) -> bool:
+    return cell[:2] == WAYS[0] and cell.share in BARS
+
+
+def steps() -> list[tuple[Cell, bool]]:
+    """Cells, and whether to recalibrate: a run that is stopped is to leave a table."""
+    dear = [c for c in CELLS if c.criterion in ("taylor", "hessian")]
+    cheap = [c for c in CELLS if c not in dear]
+    fitted = [c for c in cheap if c.way != "bias"]
+    fitted.sort(key=lambda c: (c.draw, c.share not in BARS))
+    first = [c for c in cheap if goal(c)]
+    cut = [c for c in cheap if c.draw == 0]
+    return [
+        *((c, True) for c in first),
+        *((c, False) for c in cut),
+        *((c, True) for c in fitted),
+        *((c, c.way != "bias") for c in (*cheap, *dear)),
+    ]
 
 
 def arguments() -> argparse.Namespace:
@@ -74,8 +89,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--tale", type=Path, required=True, help="a text; its end is evaluated on")
     parser.add_argument("--windows", type=int, default=1, help="of 2,048 tokens, of the test text")
     parser.add_argument("--more", type=int, default=4, help="windows for shares with a goal")
-    parser.add_argument("--rows", type=int, default=32, help="of 256 tokens, to score with")
+    parser.add_argument("--rows", type=int, default=32, help="to score with")
     parser.add_argument("--samples", type=int, default=32, help="rows to recalibrate on")
+    parser.add_argument("--work", type=Path, default=Path("work"), help="keeps scores for later")
     parser.add_argument("--show", action="store_true", help="only print what there is")
     return parser.parse_args()
 
@@ -141,6 +157,7 @@ class Study:
             windows=1,
             name=f"the last {TAIL:,} letters",
         )
+        self.length = next(iter(self.task.calibration(1)))[0].shape[1]
         self.model: Any = resolve(f"hf:{options.model}", pretrained=True).eval()
         self.sites = obc.trace(self.model, self.task.example())
         self.open = chosen(self.sites, ("ffn", "heads"))
@@ -161,13 +178,19 @@ class Study:
 
     def scores(self, name: str, draw: int) -> tuple[dict[str, Tensor], float]:
         """Of each channel, and the seconds that they took."""
-        if (name, draw) not in self._scores:
+        file = self.options.work / f"{name}-{draw}-{self.options.rows}.safetensors"
+        if (name, draw) not in self._scores and not file.is_file():
             start = time.process_time()
             criterion = make(name, **({"seed": draw} if name == "random" else {}))
             scorer = Scorer(self.model, self.sites, self.task.loss, criterion, names=self.open)
             rows = self.rows(self.options.rows, draw, 1)
             totals = {n: t.sum(0) for n, t in scorer.totals(rows).items() if n in self.open}
-            self._scores[name, draw] = totals, time.process_time() - start
+            seconds = torch.tensor(time.process_time() - start)
+            self.options.work.mkdir(parents=True, exist_ok=True)
+            save_file({**totals, "seconds": seconds}, file)
+        if (name, draw) not in self._scores:
+            totals = load_file(file)
+            self._scores[name, draw] = totals, float(totals.pop("seconds"))
         return self._scores[name, draw]
 
     def cost(self, name: str) -> int:
@@ -201,9 +224,8 @@ class Study:
                 left -= self.cost(name)
         return {n: [c for c in range(self.sites[n].size) if c not in g] for n, g in gone.items()}
 
-    def run(self, cell: Cell, table: Table) -> None:
+    def run(self, cell: Cell, table: Table, fit: bool) -> None:
         kept, options = self.kept(cell), self.options
-        goal = cell in CELLS[: len(BARS)]
         _, scoring = self.scores(cell.criterion, cell.draw)
         start = time.process_time()
         small = obc.apply(copy.deepcopy(self.model), obc.Plan.from_kept(self.sites, kept))
@@ -211,18 +233,21 @@ class Study:
             self._compensate(small, kept, cell.draw)
         seconds = scoring + time.process_time() - start
         heads = sum(self.sites[n].size - len(k) for n, k in kept.items() if self.sites[n].heads)
-        point: dict[str, Any] = {"cut": self.measured(small, goal), "KV groups gone": heads}
-        if cell.way != "bias":
+        point = {**table.points.get(str(cell), {}), "KV groups gone": heads}
+        if "cut" not in point:
+            point["cut"] = self.measured(small, goal(cell))
+        if fit:
             start = time.process_time()
-            rows = self.rows(options.samples, cell.draw, 4)
-            obc.recalibrate(
-                small, self.model, rows, samples=options.samples, seed=cell.draw, residual=False
+            task = self.task
+            account = recalibrate_for(
+                task, small, self.model, samples=options.samples, batch_size=1, seed=cell.draw
             )
             point["recalibration"] = time.process_time() - start
-            point["recalibrated"] = self.measured(small, goal)
+            point["held-out error"] = [account.before, account.after]
+            point["recalibrated"] = self.measured(small, goal(cell))
             seconds += point["recalibration"]
-            if goal:
-                point["speed"] = self.task.speed(small)
+            if goal(cell):
+                point["speed"] = task.speed(small)
         table.add(str(cell), {**point, "seconds": seconds})
 
     def _compensate(self, small: Any, kept: Mapping[str, list[int]], draw: int) -> None:
@@ -277,9 +302,9 @@ def main() -> None:
         "evaluation": study.task.protocol,
         "goals": study.more.protocol,
         "tale": study.tale.protocol,
-        "calibration": f"{options.rows} rows of 256 tokens of {options.train.name} score the whole "
-        f"model once, {options.samples} recalibrate; ranked by score ÷ parameters, layers of a "
-        "channel as separate terms; share of the blocks' parameters; one thread",
+        "calibration": f"{options.rows} rows of {study.length} tokens of {options.train.name} "
+        f"score the whole model once, {options.samples} recalibrate; ranked by score ÷ parameters, "
+        "layers of a channel as separate terms; share of the blocks' parameters; one thread",
         "model": options.model.name,
     }
     table = Table(protocol)
@@ -289,9 +314,9 @@ def main() -> None:
         table.add(
             "whole", {**study.measured(study.model, True), "speed": study.task.speed(study.model)}
         )
-    for cell in CELLS:
-        if str(cell) not in table.points:
-            study.run(cell, table)
+    for cell, fit in steps():
+        if ("recalibrated" if fit else "cut") not in table.points.get(str(cell), ()):
+            study.run(cell, table, fit)
     table.show()
     return None
 

@@ -11,6 +11,8 @@ from obc.recalibration.account import Recalibration
 from obc.recalibration.recalibrate import call_by, recalibrate
 from obc.tasks.task import Task
 
+_BATCHES = 16  # each waits with a thread and with modules of its own
+
 
 def recalibrate_for(
     task: Task,
@@ -28,11 +30,13 @@ def recalibrate_for(
         pruned: what `obc.apply` returned; changed in place.
         original: the model it was cut from.
         samples: how many samples are used, in whole batches.
-        batch_size: of the batches that pass through the models one by one.
+        batch_size: of the batches that pass through the models one by one; more, where there
+            would be many: rows of a text are scored one at a time, and fitted together.
         seed: of the samples, and of the positions at which layers are compared.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
+        batch_size = max(batch_size, -(-samples // _BATCHES))
         batches = task.calibration(min(batch_size, samples))
         call = partial(call_by, task)
         return recalibrate(
