@@ -61,7 +61,7 @@ def doctor(out: Output) -> Result:
 
 
 def _devices() -> list[str]:
-    devices = [f"cpu ({torch.get_num_threads()} threads)"]
+    devices = [f"cpu, threads: {torch.get_num_threads()}"]
     for index in range(torch.cuda.device_count()):
         device = torch.cuda.get_device_properties(index)
         devices.append(f"cuda:{index} ({device.name}, {device.total_memory / 2**30:.0f} GiB)")
