@@ -208,6 +208,7 @@ def main() -> None:
     parser.add_argument("--networks", nargs="+", default=["digits"])
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--speedups", nargs="+", type=float, default=[2.0, 4.0, 8.0])
+    parser.add_argument("--ways", nargs="+", default=[BASE, *SCALES], choices=[BASE, *SCALES])
     parser.add_argument("--step", type=float, default=0.02, help="p of group JC")
     for name in ("cifar", "weights"):
         parser.add_argument(f"--{name}", type=Path)
@@ -218,7 +219,7 @@ def main() -> None:
     for name in options.networks:
         for seed in range(options.seeds):
             model, data = network(name, seed, folders)
-            for way in (BASE, *SCALES):
+            for way in options.ways:
                 key = f"{name}|{way}|{seed}"
                 if key in cells.results:
                     continue
