@@ -18,7 +18,7 @@ from benchmarks.study.sources import (
     table,
     values,
 )
-from benchmarks.study.studies import JC, STUDIES
+from benchmarks.study.studies import GROUP, JC, STUDIES
 from benchmarks.study.tuning import arms, speedups_of
 
 # The paper's table 4: seconds of one evaluation of ResNet-56 on a TITAN Xp.
@@ -187,7 +187,16 @@ def _of_network(name: str, cells: dict[str, Any]) -> str:
         f"**{RECALIBRATED[name]}**, {whole:.1f}% whole; N = {used['rows']} rows of "
         f"{used['batch']} images, p = {100 * used['step']:g}%:"
     )
-    return _arrows(heading, cells)
+    default = [cell for key, cell in cells.items() if key.split("|")[1] == GROUP]
+    left = [f"{b:g}× {spread(_left(default, b), 2)}" for b in (2.0, 4.0) if _left(default, b)]
+    words = f"Of what {GROUP} lost, recalibration leaves: {', '.join(left)}." if left else ""
+    return "\n\n".join(filter(None, [_arrows(heading, cells), words]))
+
+
+def _left(runs: Sequence[dict[str, Any]], speedup: float) -> list[float]:
+    """The share of a cut's loss that is left after recalibration, seed by seed."""
+    pairs = [(run["whole"], p) for run in runs for p in run["points"] if p["speedup"] == speedup]
+    return [(whole - p["recalibrated"]) / (whole - p["cut"]) for whole, p in pairs]
 
 
 def _arrows(heading: str, cells: dict[str, Any]) -> str:
