@@ -2,54 +2,68 @@
 
 Accuracies do not need the time that they are compared at: in eval mode samples do not see each
 other, so the rows of a step are computed together, as means over parts of one large batch. What a
-row costs, with and without single samples, is measured by itself.
+row costs, with and without single samples, is measured by itself, and a step of a network that has
+shrunk counts as much less as its MACs have become fewer.
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
-import json
 import statistics
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest import mock
 
 import torch
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 import obc
 from benchmarks import _curves
-from benchmarks._harness import CONSOLE, RESULTS, race, save, show
+from benchmarks._harness import CONSOLE, Cells, race, show, spread
+from benchmarks._networks import Folders, network
 from obc.criteria.jacobian import Jacobian
 from obc.criteria.structure import Part
-from obc.models import resnet20
+from obc.search.algorithm import Run
+from obc.search.ranking import Chunk
 
 GOAL = 15.0  # times less scoring than N = 50, p = 1/400
 SPEEDUPS = (2.0, 4.0)
 MOST = 700  # samples in one pass
+# Samples in a row. Small rows are the hard case: the command line's have 128.
+NETWORKS = {"digits": 14, "resnet20_padded": 8, "resnet56_padded": 8}
 
 
 class Setting(NamedTuple):
-    """N rows for each step, p of the channels."""
+    """N rows for each step: p of the channels, of the MACs, or of all scores that are left."""
 
     rows: int
     step: float
     expected: bool = False
+    of: str = "channels"
 
     def __str__(self) -> str:
         kind = "expected, " if self.expected else ""
-        return f"{kind}N = {self.rows}, p = 1/{1 / self.step:.0f}"
+        share = f"1/{1 / self.step:.0f}" + ("" if self.of == "channels" else f" of {self.of}")
+        return f"{kind}N = {self.rows}, p = {share}"
 
 
 FIRST = Setting(50, 1 / 400)
 SETTINGS = (
     FIRST,
-    Setting(10, 1 / 100, expected=True),
-    Setting(10, 1 / 50, expected=True),
-    Setting(5, 1 / 100, expected=True),
-    Setting(10, 1 / 100),
+    Setting(10, 1 / 50, expected=True),  # what the command line takes for images
+    Setting(5, 1 / 50, expected=True),
+    Setting(10, 1 / 25, expected=True),
+    Setting(10, 1 / 50),
+    Setting(10, 1 / 1000, expected=True, of="scores"),
+    Setting(10, 1 / 25, expected=True, of="MACs"),
+    Setting(10, 1 / 12, expected=True),
+    Setting(10, 1 / 100, expected=True, of="scores"),
 )
+CAP = 1 / 10  # the most channels that may go in a step by scores
 
 
 class Rows(Jacobian):
@@ -69,45 +83,59 @@ class Rows(Jacobian):
         return super().scores(sums, round(float(sums[0, 0]) / self.size) if self.expected else rows)
 
 
+def by_scores(share: float) -> AbstractContextManager[Any]:
+    """Steps that are long where scores are far apart: the lowest channels go as long as their
+    scores come to less than a share of all that are left, and at most `CAP` of the channels."""
+
+    def lowest(run: Run, ranking: Sequence[Chunk]) -> list[Chunk]:
+        left = share * sum(sum(chunk.scores) for chunk in ranking)
+        most = CAP * run.removable
+        chosen: list[Chunk] = []
+        for chunk in ranking:
+            chosen.append(chunk)
+            left -= sum(chunk.scores)
+            most -= len(chunk.channels)
+            if left <= 0 or most <= 0:
+                break
+        return chosen
+
+    return mock.patch.object(Run, "_lowest", lowest)
+
+
 def cell(
     model: nn.Module, data: _curves.Data, size: int, setting: Setting, folder: Path | None
 ) -> dict[str, Any]:
-    """Accuracies after the cut and after recalibration, and the number of steps."""
+    """Accuracies after the cut and after recalibration, steps, and what they cost in rows."""
     together = max(
         n for n in range(1, setting.rows + 1) if not setting.rows % n and n * size <= MOST
     )
-    plans = obc.plan(
-        model,
-        data.test[0][:1],
-        data.batches(size * together),
-        _curves.loss,
-        target=[f"macs={s:g}x" for s in SPEEDUPS],
-        criterion=Rows(size, setting.expected),
-        rank="score/cost",
-        rows=setting.rows // together,
-        step=setting.step,
-        resume=folder,
-    )
+    paced = by_scores(setting.step) if setting.of == "scores" else nullcontext()
+    with paced:
+        plans = obc.plan(
+            model,
+            data.test[0][:1],
+            data.batches(size * together),
+            _curves.loss,
+            target=[f"macs={s:g}x" for s in SPEEDUPS],
+            criterion=Rows(size, setting.expected),
+            rank="score/cost",
+            rows=setting.rows // together,
+            step=setting.step,
+            pace="cost" if setting.of == "MACs" else "channels",
+            resume=folder,
+        )
     cut, recalibrated = [], []
     for plan in plans:
         pruned = obc.apply(copy.deepcopy(model), plan)
         cut.append(_curves.accuracy(pruned, data.test))
         obc.recalibrate(pruned, model, data.batches(64), samples=512)
         recalibrated.append(_curves.accuracy(pruned, data.test))
-    return {"cut": cut, "recalibrated": recalibrated, "steps": len(plans[-1].history)}
-
-
-def digits(data: _curves.Data, seed: int, folder: Path | None) -> nn.Module:
-    """A ResNet-20 trained on the digits, kept in a folder if there is one."""
-    path = folder / f"{seed}.safetensors" if folder else None
-    if path is not None and path.exists():
-        model = resnet20(in_channels=1, width=8)
-        model.load_state_dict(load_file(path))
-        return model.eval()
-    model = _curves.trained(data, seed, 8)
-    if path is not None:
-        save_file(model.state_dict(), path)
-    return model
+    last = plans[-1]
+    assert last.before is not None
+    macs = [last.before.macs, *(step.after.macs for step in last.history)]
+    rows = setting.rows * sum(before / macs[0] for before, _ in pairwise(macs))
+    steps = len(last.history)
+    return {"cut": cut, "recalibrated": recalibrated, "steps": steps, "rows of the whole": rows}
 
 
 def price(model: nn.Module, data: _curves.Data, size: int) -> float:
@@ -124,68 +152,66 @@ def price(model: nn.Module, data: _curves.Data, size: int) -> float:
     return times["expected"].best / times["rows"].best
 
 
-def _spread(values: list[float]) -> str:
-    off = statistics.stdev(values) if len(values) > 1 else 0.0
-    return f"{statistics.mean(values):.1f} ± {off:.1f}"
-
-
-def table(title: str, results: dict[str, dict[str, Any]], dearer: float) -> None:
-    """Accuracies, gains over N = 50 network by network, and how much less is scored."""
-    rows, first = [], results.get(str(FIRST), {})
+def table(title: str, cells: dict[str, dict[str, Any]], dearer: float) -> None:
+    """Accuracies, gains over N = 50 seed by seed, and how much less is scored."""
+    lines = []
     for setting in SETTINGS:
-        cells = results.get(str(setting), {})
-        seeds = [s for s in cells if s in first]
-        if not seeds:
+        by_seed = {
+            key.split(": ")[0]: c for key, c in cells.items() if key.endswith(f": {setting}")
+        }
+        pairs = [
+            (c, cells[f"{s}: {FIRST}"]) for s, c in by_seed.items() if f"{s}: {FIRST}" in cells
+        ]
+        if not pairs:
             continue
         columns = []
         for kind in ("cut", "recalibrated"):
-            columns += [_spread([cells[s][kind][i] for s in seeds]) for i in range(len(SPEEDUPS))]
-            gains = [
-                statistics.mean(cells[s][kind]) - statistics.mean(first[s][kind]) for s in seeds
-            ]
-            columns.append(_spread(gains))
-        share = sum(first[s]["steps"] for s in seeds) / sum(cells[s]["steps"] for s in seeds)
-        ratio = share * FIRST.rows / setting.rows / (dearer if setting.expected else 1)
-        rows.append((str(setting), *columns, f"{ratio:.1f}", len(seeds)))
-    heads = [
+            columns += [spread([c[kind][i] for c, _ in pairs]) for i in range(len(SPEEDUPS))]
+            gains = [statistics.mean(c[kind]) - statistics.mean(f[kind]) for c, f in pairs]
+            columns.append("" if setting is FIRST else spread(gains))
+        rows, first = (sum(p[i]["rows of the whole"] for p in pairs) for i in (0, 1))
+        less = first / rows / (dearer if setting.expected else 1)
+        steps = statistics.mean(c["steps"] for c, _ in pairs)
+        lines.append((str(setting), *columns, f"{steps:.0f}", f"{less:.1f}", len(pairs)))
+    kinds = [
         f"{k} {s}" for k in ("cut", "recal.") for s in (*(f"{x:g}x" for x in SPEEDUPS), "gain")
     ]
-    show(title, ("setting", *heads, f"× less (goal {GOAL:g})", "seeds"), rows)
+    show(title, ("setting", *kinds, "steps", f"× less (goal {GOAL:g})", "seeds"), lines)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", choices=("digits", "cifar"), default="digits")
-    parser.add_argument("--folder", type=Path, help="where CIFAR-10 is")
-    parser.add_argument("--weights", type=Path, help="ResNet-56 for CIFAR-10, safetensors")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
-    parser.add_argument("--batch", type=int, default=14)
+    parser.add_argument("--network", choices=NETWORKS, default="digits")
+    parser.add_argument("--cifar", type=Path, help="where CIFAR-10 is")
+    parser.add_argument("--weights", type=Path, help="a folder of weights for CIFAR-10")
+    parser.add_argument("--seeds", type=int, nargs="*", default=[0, 1, 2, 3, 4])
+    parser.add_argument("--settings", type=int, nargs="+", default=range(len(SETTINGS)))
     parser.add_argument("--work", type=Path, help="a folder, to go on after an interruption")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    cifar = options.data == "cifar"
-    name = f"samples_{options.data}"
-    path = RESULTS / f"{name}.json"
-    kept = json.loads(path.read_text()) if path.exists() else {}
-    results, dearer = kept.get("results", {}), kept.get("row, expected ÷ plain")
+    name, size = options.network, NETWORKS[options.network]
+    folders = Folders(options.cifar, None, None, options.weights, None)
+    cells = Cells(f"samples_{name}", {"samples in a row": size, "goal": GOAL})
     for seed in options.seeds:
-        data = _curves.cifar(seed, options.folder, 3200, 1000) if cifar else _curves.digits(seed)
-        model: nn.Module | None = None
-        for setting in SETTINGS:
-            if str(seed) in results.get(str(setting), {}):
-                continue
-            if model is None:
-                model = (
-                    _curves.given(options.weights) if cifar else digits(data, seed, options.work)
-                )
-            dearer = dearer or price(model, data, options.batch)
-            folder = options.work / f"{seed} {setting}".replace("/", "-") if options.work else None
-            found = cell(model, data, options.batch, setting, folder)
-            results.setdefault(str(setting), {})[str(seed)] = found
-            CONSOLE.print(seed, setting, found)
-            facts = {"batch": options.batch, "goal": GOAL, "row, expected ÷ plain": dearer}
-            save(name, {**facts, "results": results})
-    table(f"Planning from samples, {options.data}, batch {options.batch}", results, dearer)
+        missing = [
+            s for i in options.settings if f"{seed}: {(s := SETTINGS[i])}" not in cells.results
+        ]
+        if not missing:
+            continue
+        model, data = network(name, seed, folders, images=3200, test=1000)
+        if "row" not in cells.results:
+            cells.add("row", {"expected ÷ plain": price(model, data, size)})
+        for setting in missing:
+            folder = (
+                options.work / f"{name} {seed} {setting}".replace("/", "-")
+                if options.work
+                else None
+            )
+            result = cell(model, data, size, setting, folder)
+            cells.add(f"{seed}: {setting}", result)
+            CONSOLE.print(seed, setting, result)
+    dearer = cells.results["row"]["expected ÷ plain"]
+    table(f"Planning from samples, {name}, rows of {size}", cells.results, dearer)
 
 
 if __name__ == "__main__":
