@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 import obc
 from benchmarks._harness import CONSOLE, peak_memory, save, show
-from obc.models.resolver import resolve
+from benchmarks.decoder import SHAPES
+from obc.models.resolver import library, resolve
 
 GOALS = {"plan, l2": 1.5, "apply": 1.5, "save": 1.0}  # one working copy; one cut; no copy
 
@@ -25,8 +26,23 @@ def loss(model: nn.Module, batch: Tensor) -> Tensor:
     return found.float().logsumexp(-1).mean() - found.float().mean()
 
 
-def verbs(model: nn.Module, example: Any, batches: list[Any], target: str) -> dict[str, Any]:
-    """Each verb as a function of no arguments; what one needs of the others is made before."""
+def decoder() -> nn.Module:
+    """A decoder of 135 M parameters, with random weights."""
+    hf = library("transformers", "hf")
+    model: nn.Module = hf.LlamaForCausalLM(hf.LlamaConfig(**SHAPES))
+    return model
+
+
+def square(model: nn.Module) -> int:
+    """Bytes of the largest covariance of what a weight reads, in float64."""
+    weights = [p for p in model.parameters() if p.ndim > 1]
+    return max(8 * p[0].numel() ** 2 for p in weights)
+
+
+def verbs(
+    model: nn.Module, example: Any, batches: list[Any], target: str
+) -> tuple[nn.Module, dict[str, Callable[[], object]]]:
+    """A pruned model, made before, and each verb as a function of no arguments."""
     plan = obc.plan(model, example, target=target, criterion="l2", step=0.1)
     pruned = obc.apply(copy.deepcopy(model), plan, example=example)
     folder = tempfile.mkdtemp()
@@ -39,30 +55,37 @@ def verbs(model: nn.Module, example: Any, batches: list[Any], target: str) -> di
         "save": lambda: obc.save(pruned, Path(folder) / "saved"),
         "recalibrate": lambda: obc.recalibrate(pruned, model, batches, samples=len(batches)),
     }
-    return calls
+    return pruned, calls
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", default="resnet50", help="or hf:FOLDER")
+    parser.add_argument("--model", default="resnet50", help="or decoder, or hf:FOLDER")
     parser.add_argument("--target", default="params=70%")
     options = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    text = options.model.startswith("hf:")
-    model = resolve(options.model, pretrained=text).eval()
+    folder = options.model.startswith("hf:")
+    text = folder or options.model == "decoder"
+    model = decoder() if options.model == "decoder" else resolve(options.model, pretrained=folder)
+    model.eval()
     batches: list[Any] = [torch.randn(1, 3, 64, 64) for _ in range(4)]
     if text:
         batches = [torch.randint(0, 1000, (1, 64)) for _ in range(4)]
     weights = sum(p.numel() * p.element_size() for p in model.parameters())
     rows, results = [], {}
-    for name, call in verbs(model, batches[0], batches, options.target).items():
+    pruned, calls = verbs(model, batches[0], batches, options.target)
+    facts = {
+        "model": options.model.split("/")[-1],
+        "weights": weights,
+        "largest covariance, in weights": square(pruned) / weights,
+    }
+    for name, call in calls.items():
         share = peak_memory(call) / weights
         results[name] = share
         goal = GOALS.get(name)
         rows.append((name, f"{share:.2f}", "" if goal is None else f"≤ {goal}"))
         CONSOLE.print(rows[-1])
-        facts = {"model": options.model.split("/")[-1], "weights": weights}
         save("memory_" + options.model.split(":")[0], {**facts, "peaks": results})
     title = f"Peak beside the model, in multiples of its weights ({weights / 1e6:.0f} MB)"
     show(f"{title}: {options.model.split('/')[-1]}", ("verb", "× weights", "goal"), rows)

@@ -54,6 +54,7 @@ class Setting(NamedTuple):
 FIRST = Setting(50, 1 / 400)
 SETTINGS = (
     FIRST,
+    Setting(10, 1 / 100, expected=True),
     Setting(10, 1 / 50, expected=True),  # what the command line takes for images
     Setting(5, 1 / 50, expected=True),
     Setting(10, 1 / 25, expected=True),

@@ -131,13 +131,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=10, help="batches of 128 per scoring")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
     torch.manual_seed(0)
     found = memory()
-    torch.set_num_threads(2)
+    torch.set_num_threads(options.threads)
     found = ratios(options.rows, options.rounds) + found
     show(
-        f"Scoring, batch {BATCH}, float32, two threads, N = {options.rows}",
+        f"Scoring, batch {BATCH}, float32, {options.threads} threads, N = {options.rows}",
         ("figure", "measured", "bar", "reached"),
         [
             (f["figure"], f["value"], f"≤ {f['bar']}", "yes" if f["reached"] else "no")

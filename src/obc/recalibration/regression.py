@@ -145,15 +145,15 @@ def solve(moments: Moments, ridge: float, intercept: bool) -> Change | None:
     n, width = moments.count.clamp(min=1), moments.u.shape[-1]
     square, cross = moments.uu / n, moments.ru / n
     mean_u, mean_r = moments.u / n, moments.r / n
-    if intercept:
-        square = square - mean_u.unsqueeze(-1) * mean_u.unsqueeze(-2)
-        cross = cross - mean_r.unsqueeze(-1) * mean_u.unsqueeze(-2)
+    if intercept:  # in place: a square is the largest thing that a recalibration holds
+        square.baddbmm_(mean_u.unsqueeze(-1), mean_u.unsqueeze(-2), alpha=-1)
+        cross.baddbmm_(mean_r.unsqueeze(-1), mean_u.unsqueeze(-2), alpha=-1)
     size = square.diagonal(dim1=-2, dim2=-1).sum(-1) / width
     # A group that never reads anything but zeros keeps its weights.
     ridges = torch.where(size > 0, ridge * size, 1.0)
-    square = square.clone()
     square.diagonal(dim1=-2, dim2=-1).add_(ridges.unsqueeze(-1))
     factor, failed = torch.linalg.cholesky_ex(square)
+    del square
     if bool(failed.any()):
         return None
     delta = torch.cholesky_solve(cross.mT, factor).mT
