@@ -153,6 +153,37 @@ def price(model: nn.Module, data: _curves.Data, size: int) -> float:
     return times["expected"].best / times["rows"].best
 
 
+def rounded(model: nn.Module, data: _curves.Data) -> dict[str, float]:
+    """Ten rows of 16 in bfloat16 beside the same in float32, and beside ten others."""
+    half = copy.deepcopy(model).bfloat16()
+    example, batches = data.test[0][:1], data.batches(16)
+    sites, narrow = obc.trace(model, example), obc.trace(half, example.bfloat16())
+    short = [(x.bfloat16(), y) for x, y in batches[:10]]
+
+    def scores(net: nn.Module, of: obc.Sites, rows: list[_curves.Batch]) -> Tensor:
+        by_site = obc.score(net, of, rows, _curves.loss, block="group")
+        return torch.cat([by_site[name].flatten() for name in sites.names])
+
+    first = scores(model, sites, batches[:10])
+    found: dict[str, float] = {}
+    for name, other in (
+        ("bfloat16", scores(half, narrow, short)),
+        ("other rows", scores(model, sites, batches[10:20])),
+    ):
+        ranks = torch.stack([values.argsort().argsort().double() for values in (first, other)])
+        lowest = [set(values.argsort()[: len(values) // 10].tolist()) for values in (first, other)]
+        found[f"{name}, rank correlation"] = float(torch.corrcoef(ranks)[0, 1])
+        found[f"{name}, lowest tenth in common"] = len(lowest[0] & lowest[1]) / len(lowest[0])
+    times = race(
+        {
+            "float32": lambda: scores(model, sites, batches[:3]),
+            "bfloat16": lambda: scores(half, narrow, short[:3]),
+        },
+        rounds=3,
+    )
+    return {**found, "bfloat16, time": times["bfloat16"].best / times["float32"].best}
+
+
 def table(title: str, cells: dict[str, dict[str, Any]], dearer: float) -> None:
     """Accuracies, gains over N = 50 seed by seed, and how much less is scored."""
     lines = []
@@ -188,11 +219,15 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="*", default=[0, 1, 2, 3, 4])
     parser.add_argument("--settings", type=int, nargs="+", default=range(len(SETTINGS)))
     parser.add_argument("--work", type=Path, help="a folder, to go on after an interruption")
+    parser.add_argument("--bfloat16", action="store_true", help="what rounding does to scores")
     options = parser.parse_args()
     torch.set_num_threads(1)
     name, size = options.network, NETWORKS[options.network]
     folders = Folders(options.cifar, None, None, options.weights, None)
     cells = Cells(f"samples_{name}", {"samples in a row": size, "goal": GOAL})
+    if options.bfloat16:
+        cells.add("bfloat16", rounded(*network(name, 0, folders, images=3200, test=1000)))
+        CONSOLE.print(cells.results["bfloat16"])
     for seed in options.seeds:
         missing = [
             s for i in options.settings if f"{seed}: {(s := SETTINGS[i])}" not in cells.results

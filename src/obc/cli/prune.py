@@ -30,7 +30,7 @@ from obc.cli.arguments import (
 from obc.cli.inputs import model_of, planned, task_of, untrained
 from obc.cli.job import Job
 from obc.cli.output import Output, Result
-from obc.costs.targets import in_runtime
+from obc.costs.targets import in_runtime, runtime_of
 from obc.data.sources import moved
 from obc.disk.claim import claimed
 from obc.disk.writing import write
@@ -206,6 +206,7 @@ def prune(
             seed=seed,
         )
         stages[-1] = job.save(stages[-1])
+        runtime = None if promised else runtime_of(target)
         if runtime is not None and not equivalent:
             recording.add_time(record, runtime, seconds([whole, net], job.example, runtime))
         record.scenes = scenes(purpose, {"before": whole, stages[-1].name: job.model})

@@ -246,6 +246,16 @@ def in_runtime(target: str, runtime: str) -> str:
     return str(Latency(speedup=parsed.speedup, keep=parsed.keep, runtime=runtime))
 
 
+def runtime_of(target: str) -> str | None:
+    """The runtime that a target names, if it names one.
+
+    >>> runtime_of("latency[onnxruntime]=1.5x"), runtime_of("macs=2x")
+    ('onnxruntime', None)
+    """
+    parsed = parse(target)
+    return parsed.runtime if isinstance(parsed, Latency) else None
+
+
 def parse_all(target: str | Target | Sequence[str | Target]) -> list[Target]:
     """One target or several of one unit, in the order given."""
     several: list[Any] = [target]
