@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from obc.criteria.checkpointing import checkpointed
 from obc.criteria.criterion import Criterion, make
 from obc.criteria.evidence import Findings, Gatherer, scoring
 from obc.criteria.layout import may_be_channels_last, relaid
+from obc.criteria.reading import Reading
 from obc.criteria.reduce import check, reduce
 from obc.criteria.structure import Part, parts_of
 from obc.errors import ObcError
@@ -52,7 +54,7 @@ def score(
         batches: any iterable; criteria that look at weights alone need none.
         loss: `loss(model, batch)`, a scalar; criteria that look at weights alone need none.
         criterion: a name ("jacobian", "taylor", "hessian", "l1", "l2", "bn_scale", "fpgm", "whc",
-            "random", or one registered by `obc.criterion`), or an instance.
+            "random", "obs", or one registered by `obc.criterion`), or an instance.
         aggregate: "sum" (the paper's), "mean" or "max" over the layers of a channel.
         normalize: "none" (the paper's), "mean" or "max" over the channels of a site.
         fast: take products from activations where that is exact; False takes every product from
@@ -113,6 +115,7 @@ class Scorer:
             check_function("loss", loss, "of a model and a batch")
             self._gather = Gatherer(model, sites, self._parts, loss, criterion, fast, checkpoint)
             self._relay = sites.example is not None and may_be_channels_last(model, sites.example)
+            self._loss, self._wiring = loss, sites.wiring
 
     def follow(self, sites: Sites) -> None:
         """The model was cut in place; these are its sites now."""
@@ -135,6 +138,8 @@ class Scorer:
             return totals
         layout = relaid(self.model) if self._relay else nullcontext()
         again = checkpointed(self.model) if self._checkpoint else nullcontext()
+        joint = self.criterion.joint
+        reading = Reading(self.model, self._parts if joint else {}, self._wiring)
         with self.group.together(), scoring(self.model), layout, again:
             number = -1
             for number, batch in enumerate(batches):
@@ -142,11 +147,15 @@ class Scorer:
                     for name, rows in self._gather.row(number, batch).items():
                         new = self.criterion.site(rows).double()
                         totals[name] = totals[name] + new if name in totals else new
+                    if joint:
+                        reading.take(partial(self._loss, self.model, batch))
             if number < 0:
                 raise ObcError("there are no batches to score with")
         sizes = {n: parts[0].size for n, parts in self._parts.items()}
         sums = self.group.added(totals, sizes)
-        return {n: self.criterion.scores(total, number + 1) for n, total in sums.items()}
+        scores = {n: self.criterion.scores(total, number + 1) for n, total in sums.items()}
+        readers = reading.readers(self.group)
+        return {n: self.criterion.together(s, readers.get(n, ())) for n, s in scores.items()}
 
     def findings(self) -> Findings | None:
         """How each layer is looked at, to be given to `recall` of a scorer in another process."""

@@ -42,7 +42,7 @@ from obc.search.settings import Settings
 from obc.search.settling import settle
 from obc.search.stream import Stream
 from obc.search.uniform import land_uniform
-from obc.search.way import pace_of, way_to
+from obc.search.way import lowest, pace_of, way_to
 from obc.search.working import Working
 from obc.tracing.tracer import Tracing
 
@@ -100,6 +100,7 @@ class Run:
         self.last_scores: dict[str, tuple[Tensor, Tensor]] = {}  # by site: channels and scores
         self.order: list[Chunk] = []  # that the last landing went down
         self.clock: list[str] = []  # what predicted seconds came to
+        self._joint: dict[str, Tensor] | None = None  # scores of the whole model that stay
         self.state = self._state()
         self.stream = Stream(batches, settings.seed, self.state.position)
         if self.target.measured and self.state.seconds is None:
@@ -136,7 +137,8 @@ class Run:
             return new
         saved = resume.read(self.folder, new)
         # Without batches steps take no time; going through all of them draws the same numbers.
-        return new if by_weights and not self.target.measured else saved
+        again = self.criterion.joint or (by_weights and not self.target.measured)
+        return new if again else saved
 
     def _save(self) -> None:
         if self.folder is not None and self.scorer.group.rank == 0:
@@ -161,8 +163,8 @@ class Run:
         ranking = self._ranked()
         if not ranking:
             return False
-        lowest = self._lowest(ranking)
-        self._remove(lowest, self._seconds_without(lowest) if self.target.measured else None)
+        going = lowest(ranking, self.pace, self.reach, self.counts())
+        self._remove(going, self._seconds_without(going) if self.target.measured else None)
         self._save()
         self.progress.update(len(self.state.history), self.state.history[-1].after, None)
         return True
@@ -181,14 +183,14 @@ class Run:
                     f"{target} cannot be met: what is left is at its floor or has infinite "
                     f"scores; reached {target.like(self.reach.whole, self.value())}"
                 )
-            lowest = self._lowest(ranking)
+            going = lowest(ranking, self.pace, self.reach, self.counts())
             if self.target.measured:
-                self._remove_in_time(lowest, limit)
-            elif self.reach.value(self.counts(without=lowest)) <= limit:
+                self._remove_in_time(going, limit)
+            elif self.reach.value(self.counts(without=going)) <= limit:
                 self.order = [*self.state.since, *ranking]
                 self.place(target, len(self.state.since), feasible)
             else:
-                self._remove(lowest)
+                self._remove(going)
             if self.value() > limit:  # what has landed is written together with its plan
                 self._save()
             self._show_progress(last_limit)
@@ -222,7 +224,15 @@ class Run:
     # -- score and rank --------------------------------------------------------------------
 
     def _score(self) -> dict[str, Tensor]:
-        """Scores from fresh rows, and from the evidence that is carried along."""
+        """Scores from fresh rows and the evidence that is carried along, or those of the start."""
+        if not self.criterion.joint:
+            return self._fresh()
+        if self._joint is None:
+            self._joint = self._fresh()
+        return {n: values[self.work.kept[n]] for n, values in self._joint.items()}
+
+    def _fresh(self) -> dict[str, Tensor]:
+        """Scores of the working copy as it is."""
         before = self.stream.drawn
         totals = self.scorer.totals(self.stream.take(self.state.carried.fresh))
         self.state.findings = self.scorer.findings()
@@ -250,19 +260,6 @@ class Run:
         sizes = [site.size for site in self.sites]
         return ranked(chunks, self.settings.scope, self.kinds, sizes, counts, savings)
 
-    def _lowest(self, ranking: Sequence[Chunk]) -> list[Chunk]:
-        """What goes in one step: p G channels, or p of the cost, rounded up to whole chunks."""
-        left, worth = self.pace.amount, [1.0 for _ in self.sites]
-        if self.pace.of_cost:
-            worth = self.reach.savings(self.counts(), [1 for _ in self.sites]).tolist()
-        lowest: list[Chunk] = []
-        for chunk in ranking:
-            lowest.append(chunk)
-            left -= worth[chunk.site] * len(chunk.channels)
-            if left <= 0:
-                break
-        return lowest
-
     # -- remove ----------------------------------------------------------------------------
 
     def _remove(
@@ -289,18 +286,18 @@ class Run:
         )
         self.state.since += chunks
 
-    def _remove_in_time(self, lowest: Sequence[Chunk], limit: float) -> None:
+    def _remove_in_time(self, going: Sequence[Chunk], limit: float) -> None:
         """Remove a step's channels, or the fewest of them that meet the limit, and measure."""
-        low, high = 1, len(lowest)
-        best = self._seconds_without(lowest)
+        low, high = 1, len(going)
+        best = self._seconds_without(going)
         while best <= limit and low < high:
             middle = (low + high) // 2
-            seconds = self._seconds_without(lowest[:middle])
+            seconds = self._seconds_without(going[:middle])
             if seconds <= limit:
                 high, best = middle, seconds
             else:
                 low = middle + 1
-        self._remove(lowest[:high], best)
+        self._remove(going[:high], best)
 
     def _seconds_without(self, chunks: Sequence[Chunk]) -> float:
         trial = copy.copy(self.work)

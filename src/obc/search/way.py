@@ -1,4 +1,4 @@
-"""What is ahead of a run: how many steps to a limit, and how much cheaper they become."""
+"""What one step takes, and what is ahead of a run: how many steps, and how much cheaper."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from obc.search.feasibility import Reach
+from obc.search.ranking import Chunk
 from obc.search.settings import Settings
 
 _POINTS = 33  # of the way, looked at
@@ -27,6 +28,22 @@ def pace_of(settings: Settings, removable: int, reach: Reach) -> Pace:
     if settings.pace == "cost":
         return Pace(settings.step * reach.value([own[0] for own in reach.levels]), of_cost=True)
     return Pace(max(1, round(settings.step * removable)))
+
+
+def lowest(
+    ranking: Sequence[Chunk], pace: Pace, reach: Reach, counts: Sequence[int]
+) -> list[Chunk]:
+    """What goes in one step: p G channels, or p of the cost, rounded up to whole chunks."""
+    left, worth = pace.amount, [1.0 for _ in counts]
+    if pace.of_cost:
+        worth = reach.savings(counts, [1 for _ in counts]).tolist()
+    going: list[Chunk] = []
+    for chunk in ranking:
+        going.append(chunk)
+        left -= worth[chunk.site] * len(chunk.channels)
+        if left <= 0:
+            break
+    return going
 
 
 @dataclass(frozen=True)
