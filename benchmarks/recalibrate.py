@@ -27,7 +27,7 @@ from benchmarks._networks import Folders, network
 RANKINGS: dict[str, dict[str, Any]] = {
     "JC, as printed": {},
     "group JC ÷ cost": {"block": "group", "rank": "score/cost"},
-    "OBS ÷ cost": {"criterion": "obs", "rank": "score/cost"},
+    "redundancy ÷ cost": {"criterion": "redundancy", "rank": "score/cost"},
     "l2": {"criterion": "l2"},
     "random": {"criterion": "random"},
 }

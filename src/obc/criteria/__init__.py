@@ -1,5 +1,16 @@
 """What a channel is worth: one criterion per file, all with the same grouping and ranking."""
 
-from obc.criteria import bn_scale, fpgm, hessian, jacobian, l1, l2, obs, random, taylor, whc
+from obc.criteria import bn_scale, fpgm, hessian, jacobian, l1, l2, random, redundancy, taylor, whc
 
-__all__ = ["bn_scale", "fpgm", "hessian", "jacobian", "l1", "l2", "obs", "random", "taylor", "whc"]
+__all__ = [
+    "bn_scale",
+    "fpgm",
+    "hessian",
+    "jacobian",
+    "l1",
+    "l2",
+    "random",
+    "redundancy",
+    "taylor",
+    "whc",
+]

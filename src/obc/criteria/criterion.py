@@ -14,14 +14,14 @@ A criterion of your own takes a dozen lines:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from obc.criteria.structure import Part
-from obc.criteria.takeover import Reader
+from obc.criteria.takeover import Place
 from obc.errors import ObcError, closest
 
 Evidence = Literal["none", "product", "gradient", "square"]
@@ -33,8 +33,8 @@ class Criterion:
     `evidence` says what is gathered for each row of J: "none", the "product" w . g of each
     structural parameter, its whole "gradient", or the "square" of single samples' gradients,
     summed. A row is the gradient of one batch's mean loss, or with `per_sample` of one sample's.
-    With `joint`, scores say in which order a site's channels go, one after the other: a planning
-    run then scores once, and `together` has a look at the layers that read the site.
+    With `joint`, scores say in which order channels go, one after the other: a planning run then
+    scores once, and `together` has a look at the layers that read them.
     """
 
     evidence: ClassVar[Evidence] = "none"
@@ -57,9 +57,11 @@ class Criterion:
         """The scores of a site, [members, size], from its sums over so many rows: these sums."""
         return sums
 
-    def together(self, scores: Tensor, readers: Sequence[Reader]) -> Tensor:
-        """The scores of a site whose channels go one after the other: as they are."""
-        return scores
+    def together(
+        self, scores: Mapping[str, Tensor], places: Mapping[str, Sequence[Place]]
+    ) -> dict[str, Tensor]:
+        """Scores of all sites, [members, size], from those of single channels and their readers."""
+        return dict(scores)
 
 
 _CRITERIA: dict[str, type[Criterion]] = {}

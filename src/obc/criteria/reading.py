@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from obc.criteria.structure import Part
-from obc.criteria.takeover import Reader
+from obc.criteria.takeover import Place, Reader
 from obc.running.processes import Group
 from obc.tracing.layers import plain_axes
 from obc.tracing.wiring import Wiring
@@ -71,23 +71,20 @@ class Reading:
 
         return hook
 
-    def readers(self, group: Group) -> dict[str, list[Reader]]:
+    def places(self, group: Group) -> dict[str, list[Place]]:
         """Of each site the layers that read it, with covariances over all processes."""
-        covariances = {}
-        for layer, sums in self._sums.items():
-            count, first, second = (group.summed(value) for value in sums)
-            mean = first / count.clamp(min=1)
-            covariances[layer] = second / count.clamp(min=1) - torch.outer(mean, mean)
+        readers: dict[str, Reader] = {}
+        for part in (p for of_site in self._parts.values() for p in of_site):
+            if part.layer not in readers:
+                count, first, second = (group.summed(value) for value in self._sums[part.layer])
+                mean = first / count.clamp(min=1)
+                weight = self._weight(part).movedim(part.members[0].dim, 0).flatten(1)
+                covariance = second / count.clamp(min=1) - torch.outer(mean, mean)
+                readers[part.layer] = Reader(weight, covariance)
         return {
-            site: [
-                Reader(
-                    self._weight(p).movedim(p.members[0].dim, 0).flatten(1),
-                    covariances[p.layer],
-                    p.members[0].index,
-                )
-                for p in parts
-            ]
+            site: [(readers[p.layer], p.members[0].index.to(self._weight(p).device)) for p in parts]
             for site, parts in self._parts.items()
+            if parts
         }
 
 

@@ -54,7 +54,7 @@ def score(
         batches: any iterable; criteria that look at weights alone need none.
         loss: `loss(model, batch)`, a scalar; criteria that look at weights alone need none.
         criterion: a name ("jacobian", "taylor", "hessian", "l1", "l2", "bn_scale", "fpgm", "whc",
-            "random", "obs", or one registered by `obc.criterion`), or an instance.
+            "random", "redundancy", or one registered by `obc.criterion`), or an instance.
         aggregate: "sum" (the paper's), "mean" or "max" over the layers of a channel.
         normalize: "none" (the paper's), "mean" or "max" over the channels of a site.
         fast: take products from activations where that is exact; False takes every product from
@@ -154,8 +154,7 @@ class Scorer:
         sizes = {n: parts[0].size for n, parts in self._parts.items()}
         sums = self.group.added(totals, sizes)
         scores = {n: self.criterion.scores(total, number + 1) for n, total in sums.items()}
-        readers = reading.readers(self.group)
-        return {n: self.criterion.together(s, readers.get(n, ())) for n, s in scores.items()}
+        return self.criterion.together(scores, reading.places(self.group))
 
     def findings(self) -> Findings | None:
         """How each layer is looked at, to be given to `recall` of a scorer in another process."""

@@ -11,44 +11,46 @@ for whole columns). W itself is not needed: K = WᵀW follows by K ← K − K_:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 RIDGE = 1e-4  # of the mean variance of an input: channels that only copy others stay solvable
-_UPDATES = 256  # of one reader: a wider site loses several channels between two of them
+_UPDATES = 128  # of one reader: where more channels are to go, several go at a time
 
 
 class Reader:
-    """A layer that reads a site's channels; errors are shares of its output's variance.
+    """A layer that loses inputs; errors are shares of its output's variance.
 
     Args:
-        weight: by input, [inputs, outputs x taps].
+        weight: by input, [inputs, outputs x taps]: the taps of a kernel count as outputs.
         covariance: of the inputs, [inputs, inputs].
-        index: the inputs that each channel of the site owns, [size, k].
+
+    >>> reader = Reader(torch.ones(2, 1), torch.ones(2, 2))
+    >>> each = torch.tensor([[0], [1]])
+    >>> [round(x, 2) for x in reader.increase(each).tolist()]  # either stands in for the other
+    [0.0, 0.0]
+    >>> reader.remove(each[0])
+    >>> [round(x, 2) for x in reader.increase(each).tolist()]
+    [0.0, 1.0]
     """
 
-    def __init__(self, weight: Tensor, covariance: Tensor, index: Tensor) -> None:
+    def __init__(self, weight: Tensor, covariance: Tensor) -> None:
         weight, covariance = weight.double(), covariance.double()
         gram = weight @ weight.T
-        variance = (gram * covariance).sum()
-        ridge = RIDGE * covariance.diagonal().mean()
-        ridged = covariance + ridge * torch.eye(len(covariance), device=covariance.device).double()
-        factor, failed = torch.linalg.cholesky_ex(ridged)
-        # Nothing varies here, so nothing is lost.
-        self.varies = bool(variance > 0) and not bool(failed)
-        self.index, self.gram = index.to(gram.device), gram / variance
-        self.inverse = torch.cholesky_inverse(factor) if self.varies else ridged
+        ridge = RIDGE * covariance.diagonal().mean().clamp_min(1e-300)
+        self.inverse = torch.linalg.inv(covariance + ridge * torch.eye(len(gram)).to(gram))
+        # What never varies costs nothing.
+        self.gram = gram / (gram * covariance).sum().clamp_min(1e-300)
 
-    def increase(self) -> Tensor:
-        """Δ of each channel by itself, [size]; 0 of those that are gone."""
-        at = self.index.unsqueeze(2), self.index.unsqueeze(1)
+    def increase(self, index: Tensor) -> Tensor:
+        """Δ of each channel, a row of inputs in `index` [size, k]; 0 of those that are gone."""
+        at = index.unsqueeze(2), index.unsqueeze(1)
         return (self.gram[at] * torch.linalg.inv(self.inverse[at])).sum((1, 2)).clamp_min(0)
 
-    def remove(self, channels: Tensor) -> None:
-        """Let the columns that stay take over from these channels' columns."""
-        c = self.index[channels].flatten()
+    def remove(self, c: Tensor) -> None:
+        """Let the inputs that stay take over from these."""
         v = torch.linalg.solve(self.inverse[c][:, c], self.inverse[c])
         cross = self.gram[:, c] @ v
         self.gram += v.T @ self.gram[c][:, c] @ v - cross - cross.T
@@ -58,27 +60,64 @@ class Reader:
             matrix[c, c] = diagonal
 
 
-def eliminated(readers: Sequence[Reader]) -> tuple[Tensor, Tensor]:
-    """Channels go one at a time, the one with the least Δ over all readers first.
+Place = tuple[Reader, Tensor]
+"""A layer that reads a site, and its inputs that each channel of the site owns, [size, k]."""
+
+
+def eliminated(
+    places: Mapping[str, Sequence[Place]], worth: Mapping[str, float]
+) -> dict[str, Tensor]:
+    """Channels go one by one, each time the one that costs its readers least, until all are gone.
+
+    Args:
+        places: where each site is read; a reader of several sites is one object.
+        worth: of each site, what its channels cost in sum if each of them went alone. It makes
+            errors of different layers comparable.
 
     Returns:
-        Δ of each channel at the beginning, and when it went, never less than of one before, [size].
-
-    >>> twins = torch.tensor([[1.0, 1.0, 0.0], [1.0, 1.0, 0.0], [0.0, 0.0, 1.0]])
-    >>> alone, joint = eliminated([Reader(torch.eye(3), twins, torch.arange(3).view(3, 1))])
-    >>> [round(x, 2) for x in alone.tolist()], [round(x, 2) for x in joint.tolist()]
-    ([0.0, 0.0, 0.33], [0.0, 0.67, 0.67])
+        By site what each channel cost when it went, but never less than one before it, [size].
     """
-    alone = torch.stack([reader.increase() for reader in readers]).sum(0)
-    joint, size = torch.zeros_like(alone), len(alone)
-    left, highest = torch.ones(size, dtype=torch.bool, device=alone.device), 0.0
-    for _ in range(0, size, portion := -(-size // _UPDATES)):
-        now = torch.stack([reader.increase() for reader in readers]).sum(0)
-        lowest, order = now.masked_fill(~left, torch.inf).sort(stable=True)
-        going = order[: min(portion, int(left.sum()))]
-        joint[going] = lowest[: len(going)].clamp_min(highest)
-        highest = float(joint[going].max())
-        left[going] = False
-        for reader in readers:
-            reader.remove(going)
-    return alone, joint
+    costs: dict[str, Tensor] = {}
+    for group in _sharing(places):
+        costs |= _emptied({site: places[site] for site in group}, worth)
+    return costs
+
+
+def _emptied(
+    places: Mapping[str, Sequence[Place]], worth: Mapping[str, float]
+) -> dict[str, Tensor]:
+    """`eliminated`, of sites that share readers."""
+
+    def increase(site: str) -> Tensor:
+        return torch.stack([reader.increase(index) for reader, index in places[site]]).sum(0)
+
+    alone = {site: increase(site) for site in places}
+    scale = {s: worth[s] / max(float(delta.sum()), 1e-300) for s, delta in alone.items()}
+    costs = {site: torch.zeros_like(delta) for site, delta in alone.items()}
+    left = {site: torch.ones_like(delta, dtype=torch.bool) for site, delta in alone.items()}
+    total = sum(map(len, alone.values()))
+    for _ in range(0, total, portion := -(-total // _UPDATES)):
+        now = {s: (scale[s] * increase(s)).masked_fill(~left[s], torch.inf) for s in places}
+        lowest = torch.cat(list(now.values())).argsort(stable=True)[:portion]
+        start = 0
+        for site, values in now.items():
+            going = lowest[(lowest >= start) & (lowest < start + len(values))] - start
+            going, start = going[left[site][going]], start + len(values)
+            if len(going):
+                costs[site][going] = values[going].clamp_min(float(costs[site].max()))
+                left[site][going] = False
+                for reader, index in places[site]:
+                    reader.remove(index[going].flatten())
+    return costs
+
+
+def _sharing(places: Mapping[str, Sequence[Place]]) -> Iterator[list[str]]:
+    """Sites in groups that share no reader with each other."""
+    groups: list[tuple[list[str], set[int]]] = []
+    for site, own in places.items():
+        sites, readers = [site], {id(reader) for reader, _ in own}
+        for group in [g for g in groups if g[1] & readers]:
+            groups.remove(group)
+            sites, readers = [*group[0], *sites], readers | group[1]
+        groups.append((sites, readers))
+    return (sites for sites, _ in groups)
