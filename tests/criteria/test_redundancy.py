@@ -14,6 +14,7 @@ from obc.criteria.reading import Reading
 from obc.criteria.structure import parts_of
 from obc.criteria.takeover import RIDGE, Reader
 from obc.running.processes import Group
+from obc.search.estimate import estimate
 
 
 def ridged(gram: Tensor) -> Tensor:
@@ -193,6 +194,10 @@ def test_a_run_scores_once_and_resumes(tmp_path: Path) -> None:
     assert set(plans[1].kept["0"]) < set(plans[0].kept["0"])
     scores = obc.score(net, obc.trace(net, batches[0][:1]), batches, loss, "redundancy")["0"]
     assert plans[1].kept["0"] == sorted(scores.topk(8).indices.tolist())
+    with pytest.raises(obc.ObcError, match="scores once"):
+        obc.plan(net, batches[0][:1], batches, loss, target="macs=2x", carry=0.5, **settings)
+    expected = estimate(net, batches[0][:1], batches, loss, target="macs=4x", **settings)
+    assert expected.rows == 4 and expected.steps > 2
     for _ in range(2):  # the second one finds the folder of the first
         again = obc.plan(
             net, batches[0][:1], batches, loss, target=targets, resume=tmp_path, **settings

@@ -96,9 +96,10 @@ def estimate_run(run: Run, settings: Mapping[str, Any]) -> Estimate:
     row, step = _predicted(run) if shapes_only else _measured(run)
     if not row:
         rows = 0
-    later = max(1, round(rows * (1 - carry))) if rows else 0
+    once = run.criterion.joint
+    later = max(1, round(rows * (1 - carry))) if rows and not once else 0
     count = rows + (way.steps - 1) * later if way.steps else 0
-    seconds = way.steps * step + count * row * way.share
+    seconds = way.steps * step + count * row * (1.0 if once else way.share)
     return Estimate(way.steps, count, seconds, row, step, memory)
 
 

@@ -66,7 +66,10 @@ class Settings:
         options = dict(self.options)
         if self.criterion == "random":
             options.setdefault("seed", self.seed)
-        return make(self.criterion, **options)
+        criterion = make(self.criterion, **options)
+        if criterion.joint and self.carry:
+            raise ObcError("this criterion scores once, so there is nothing to carry: carry=0")
+        return criterion
 
     def floors(self, sites: Sites, model: nn.Module) -> list[int]:
         """The least that each site keeps: all of it, where an ignored layer puts it out.
