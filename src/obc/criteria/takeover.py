@@ -47,7 +47,8 @@ class Reader:
     def increase(self, index: Tensor) -> Tensor:
         """Δ of each channel, a row of inputs in `index` [size, k]; 0 of those that are gone."""
         at = index.unsqueeze(2), index.unsqueeze(1)
-        return (self.gram[at] * torch.linalg.inv(self.inverse[at])).sum((1, 2)).clamp_min(0)
+        deltas: Tensor = (self.gram[at] * torch.linalg.inv(self.inverse[at])).sum((1, 2))
+        return deltas.clamp_min(0)
 
     def remove(self, c: Tensor) -> None:
         """Let the inputs that stay take over from these."""
