@@ -243,6 +243,7 @@ class Study:
                 task, small, self.model, samples=options.samples, batch_size=1, seed=cell.draw
             )
             point["recalibration"] = time.process_time() - start
+            point["rows"] = f"{options.samples} of {self.length} tokens"
             point["held-out error"] = [account.before, account.after]
             point["recalibrated"] = self.measured(small, goal(cell))
             seconds += point["recalibration"]
@@ -303,8 +304,8 @@ def main() -> None:
         "goals": study.more.protocol,
         "tale": study.tale.protocol,
         "calibration": f"{options.rows} rows of {study.length} tokens of {options.train.name} "
-        f"score the whole model once, {options.samples} recalibrate; ranked by score ÷ parameters, "
-        "layers of a channel as separate terms; share of the blocks' parameters; one thread",
+        "score the whole model once; ranked by score ÷ parameters, layers of a channel as "
+        "separate terms; share of the blocks' parameters; one thread",
         "model": options.model.name,
     }
     table = Table(protocol)

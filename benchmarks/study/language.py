@@ -38,7 +38,8 @@ def language() -> str:
             "less.",
             "",
             f"Perplexity over {protocol['evaluation']}; goals: over {protocol['goals']}; Moby "
-            f"Dick: {protocol['tale']}. Calibration: {protocol['calibration']}.",
+            f"Dick: {protocol['tale']}. Calibration: {protocol['calibration']}."
+            f"{_rows(points)}",
         ]
     )
 
@@ -51,6 +52,11 @@ def _cell(point: dict[str, Any]) -> str:
         if state in point
     ]
     return " → ".join(texts)
+
+
+def _rows(points: dict[str, Any]) -> str:
+    told = sorted({p["rows"] for p in points.values() if "rows" in p})
+    return f" Rows to recalibrate on: {' or '.join(told)}." if told else ""
 
 
 def _goal(share: str, cells: dict[Any, Any], whole: dict[str, Any]) -> str:

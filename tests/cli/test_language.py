@@ -101,9 +101,14 @@ def test_export_to_gguf(folder: Path, tmp_path: Path) -> None:
         ("tale.txt,length=9000", "less than one window of 9000"),
         ("no.txt", "no text at"),
         ("empty.txt", "is empty"),
+        ("tale.txt,length=20,tokenizer=WIDER", "the tokenizer does not fit the model: a token is"),
     ],
 )
 def test_texts_that_do_not_fit(folder: Path, data: str, message: str) -> None:
     (folder / "empty.txt").write_text("\n")
+    wider = tokenizer()
+    wider.add_tokens(["whale", "names"])  # ids behind the model's vocabulary
+    wider.save_pretrained(folder / "wider")
+    data = data.replace("WIDER", str(folder / "wider"))
     found = run("eval", folder, "--data", f"text:{folder}/{data},row=16")
     assert found.exit_code == 1 and message in " ".join(found.output.split())

@@ -22,6 +22,7 @@ from obc.running.forward import forward
 from obc.running.snapshot import unchanged
 from obc.surgery.record import applied
 from obc.tasks import resolve as resolve_task
+from obc.tasks.language import Language
 from obc.tasks.task import Task
 
 
@@ -158,6 +159,8 @@ def example_of(model: nn.Module, task: Task | None = None, shape: str | None = N
         with unchanged(model):
             forward(model, example)
     except Exception as error:
+        if isinstance(task, Language) and shape is None:
+            task.check(model, example)  # an embedding says only that an index is out of range
         said = (str(error).strip() or type(error).__name__).splitlines()[0]
         what = f"the inputs of {task.name}" if task is not None and shape is None else "this input"
         raise ObcError(f"the model does not take {what}: {said}") from error

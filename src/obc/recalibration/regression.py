@@ -9,9 +9,9 @@ same sums over rows that the regression has not seen give the error of any (Δ, 
 
     Σ |r − Δu − c|² = Σ|r|² − 2⟨Δ, Σruᵀ⟩ + ⟨Δ Σuuᵀ, Δ⟩ − 2⟨c, Σr⟩ + 2⟨c, Δ Σu⟩ + n|c|².
 
-Where a weight has many outputs, ρ is chosen by 64 random sums of them, S r with independent normal
-S: the error of S r is in the mean that of r, so the order of the ρ hardly changes, and a ρ costs
-little more than its factorisation. Whether the fit is kept is decided by all outputs.
+Where a weight has many outputs, the two most promising ρ are found by 64 random sums of them, S r
+with independent normal S: in the mean, its error is that of r, and a ρ costs little more than its
+factorisation. All outputs decide between the two, and whether the fit is kept.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from obc.running.processes import Group
 
 RIDGES = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 SAFE = (1e-2,)  # hardly behind the best, however few rows there are
-_SUMS = 64  # random sums of outputs that choose ρ
+_SUMS = 64  # random sums of outputs, to look for ρ
 _BLOCK = 256  # below this width, a symmetric product is taken at once
 
 
@@ -168,30 +168,34 @@ def choose(
 
     `scale` weighs outputs, as the norm behind them does. None when no change beats none at all.
     """
-    ridge = _ridge(fit, held, intercept, scale, ridges)
-    change = solve(fit, ridge, intercept) if ridge is not None else None
     weights = scale.square()
-    error = as_it_is = float((held.rr * weights).sum())
-    if change is not None:
+    best: tuple[Change | None, float | None, float] = (
+        None, None, float((held.rr * weights).sum()),
+    )  # fmt: skip
+    if scale.shape[1] > _SUMS and len(ridges) > 2:
+        ridges = _promising(fit, held, intercept, scale, ridges)
+    for ridge in ridges:
+        change = solve(fit, ridge, intercept)
+        if change is None:
+            continue
         error = float((held.error(change) * weights).sum())
-    return (change, ridge, error) if error < as_it_is else (None, None, as_it_is)
+        if error < best[2]:
+            best = (change, ridge, error)
+    return best
 
 
-def _ridge(
+def _promising(
     fit: Moments, held: Moments, intercept: bool, scale: Tensor, ridges: Sequence[float]
-) -> float | None:
-    """The ridge with the lowest held-out error; None where rows determine no regression."""
+) -> list[float]:
+    """The two ridges with the lowest held-out errors of random sums of outputs."""
     groups, outputs = scale.shape
-    if len(ridges) == 1:
-        return ridges[0]
-    if outputs > _SUMS:
-        generator = torch.Generator().manual_seed(outputs)
-        sums = torch.randn(groups, _SUMS, outputs, generator=generator, dtype=torch.float64)
-        sums = sums.to(scale.device) * scale.unsqueeze(1)
-        fit, held, scale = fit.mixed(sums), held.mixed(sums), torch.ones_like(sums[..., 0])
+    generator = torch.Generator().manual_seed(outputs)
+    sums = torch.randn(groups, _SUMS, outputs, generator=generator, dtype=torch.float64)
+    sums = sums.to(scale.device) * scale.unsqueeze(1)
+    fit, held = fit.mixed(sums), held.mixed(sums)
     errors: dict[float, float] = {}
     for ridge in ridges:
         change = solve(fit, ridge, intercept)
         if change is not None:
-            errors[ridge] = float((held.error(change) * scale.square()).sum())
-    return min(errors, key=lambda ridge: errors[ridge], default=None)
+            errors[ridge] = float(held.error(change).sum())
+    return sorted(errors, key=lambda ridge: errors[ridge])[:2]

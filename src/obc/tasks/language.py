@@ -201,10 +201,10 @@ class Language(Task):
             raise ObcError("a batch of text is token ids, [rows, tokens], or a pair with labels")
         device = device_of(model)
         ids = batch.to(device)
-        self._check(model, batch)
+        self.check(model, batch)
         return ids, ids if labels is None else labels.to(device)
 
-    def _check(self, model: nn.Module, ids: Tensor) -> None:
+    def check(self, model: nn.Module, ids: Tensor) -> None:
         """Refuse ids that the model has no embedding for, and windows that it has no place for."""
         config = getattr(model, "config", None)
         vocabulary = getattr(config, "vocab_size", None)
