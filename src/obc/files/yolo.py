@@ -35,12 +35,24 @@ def as_yolo(model: nn.Module) -> Any:
     # What ultralytics pickles shall load where there is no obc.
     forget(inner)
     forget_reference(inner)
+    _narrow_halves(inner)
     yolo = base(inner.yaml["yaml_file"], task=getattr(inner, "task", None))
     yolo.__class__ = type("PrunedYOLO", (base,), {"task_map": property(_task_map)})
     inner.args, inner.task = yolo.model.args, yolo.task
     # A model that came from a checkpoint is handed to the trainer; one from a YAML file is not.
     yolo.model, yolo.ckpt = inner, {"model": inner}
     return yolo
+
+
+def _narrow_halves(model: nn.Module) -> None:
+    """Set the width of the halves that some blocks remember to what they have now.
+
+    C2f and its kin halve what `cv1` puts out by `chunk` in `forward`, which knows no widths, and by
+    the width `c` in `forward_split`, which takes its place when ultralytics exports a model.
+    """
+    blocks: list[Any] = [m for m in model.modules() if hasattr(m, "forward_split")]
+    for block in blocks:
+        block.c = block.cv1.conv.out_channels // 2
 
 
 def trainer_for(task: str = "detect") -> type:
