@@ -175,6 +175,8 @@ def test_show_draws_a_page(half: Path, tmp_path: Path) -> None:
     done("show", *shape, "--html", tmp_path / "planned.html")
     assert "16 → 3" in (tmp_path / "planned.html").read_text(encoding="utf-8")
     assert run("show", *shape).exit_code == 1  # a plan without a page is an error
+    kept = run("show", "resnet20", "--plan", half / "plan.json", "--html", tmp_path / "no.html")
+    assert "belongs to a saved model; obc show" in kept.stderr
 
 
 def test_weights_are_loaded_from_a_file(dense: Path, tmp_path: Path) -> None:

@@ -16,7 +16,9 @@ from obc.costs.counting import Cost, cost
 from obc.equivalent.attach import is_equivalent
 from obc.equivalent.merge import merge
 from obc.errors import ObcError
+from obc.files.folder import PLAN
 from obc.files.reference import reference
+from obc.files.shards import is_saved
 from obc.plans.plan import Plan
 from obc.reporting.channels import Widths, draw_channels
 from obc.surgery.record import applied
@@ -84,6 +86,10 @@ def show(
 def _widths(net: nn.Module, sites: Sites, file: Path | None) -> Widths:
     """By site the widths before and after the plan in a file, or those that the model has had."""
     if file is not None:
+        if file.name == PLAN and is_saved(file.parent):
+            raise ObcError(
+                f"{file} belongs to a saved model; obc show {file.parent} --html FILE draws it"
+            )
         plan = Plan.load(file)
         plan.check(net)
         return {name: (site.size, len(site.kept)) for name, site in plan.sites.items()}
