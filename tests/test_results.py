@@ -88,3 +88,4 @@ def test_the_goal_of_detectors_is_either_of_two(
     assert f"is {'kept' if kept else 'missed'}." in text
     assert f"| jacobian |  |  |  | {cut:.3f} → {recalibrated:.3f} |  |  |" in text
     assert "cut, at 0 of 1 budgets" in text  # level is not ahead
+    assert "recalibration left 0 as good or better" in text and "0.100 → 0.000" in text
