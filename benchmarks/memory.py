@@ -13,10 +13,11 @@ import torch
 from torch import Tensor, nn
 
 import obc
-from benchmarks._harness import CONSOLE, peak_memory, save, show
+from benchmarks._harness import CONSOLE, Cells, peak_memory, show
 from benchmarks.decoder import SHAPES
 from obc.models.resolver import library, resolve
 
+VERBS = ("forward", "forward + backward", "plan, l2", "plan", "apply", "save", "recalibrate")
 GOALS = {"plan, l2": 1.5, "apply": 1.5, "save": 1.0}  # one working copy; one cut; no copy
 
 
@@ -62,6 +63,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", default="resnet50", help="or decoder, or hf:FOLDER")
     parser.add_argument("--target", default="params=70%")
+    parser.add_argument("--verbs", nargs="+", choices=VERBS, default=VERBS)
     options = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
@@ -73,20 +75,17 @@ def main() -> None:
     if text:
         batches = [torch.randint(0, 1000, (1, 64)) for _ in range(4)]
     weights = sum(p.numel() * p.element_size() for p in model.parameters())
-    rows, results = [], {}
+    name = options.model.split(":")[0]
+    cells = Cells(f"memory_{name}", {"model": options.model.split("/")[-1], "weights": weights})
     pruned, calls = verbs(model, batches[0], batches, options.target)
-    facts = {
-        "model": options.model.split("/")[-1],
-        "weights": weights,
-        "largest covariance, in weights": square(pruned) / weights,
-    }
-    for name, call in calls.items():
-        share = peak_memory(call) / weights
-        results[name] = share
-        goal = GOALS.get(name)
-        rows.append((name, f"{share:.2f}", "" if goal is None else f"≤ {goal}"))
-        CONSOLE.print(rows[-1])
-        save("memory_" + options.model.split(":")[0], {**facts, "peaks": results})
+    cells.add("largest covariance", {"weights": square(pruned) / weights})
+    for verb in options.verbs:
+        cells.add(verb, {"weights": peak_memory(calls[verb]) / weights})
+        CONSOLE.print(verb, cells.results[verb]["weights"])
+    rows = []
+    for verb, cell in cells.results.items():
+        goal = GOALS.get(verb)
+        rows.append((verb, f"{cell['weights']:.2f}", "" if goal is None else f"≤ {goal}"))
     title = f"Peak beside the model, in multiples of its weights ({weights / 1e6:.0f} MB)"
     show(f"{title}: {options.model.split('/')[-1]}", ("verb", "× weights", "goal"), rows)
 
