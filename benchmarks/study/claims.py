@@ -229,6 +229,19 @@ ELSEWHERE = [
         REACH,
     ],
     [
+        "YOLOv7 with half of its channels keeps more by JC than by Hessian (table 5)",
+        "mAP@0.5 0.193 against 0.007",
+        "no COCO and no YOLOv7 weights here; smaller detectors on blood cells: "
+        "[models/yolo.md](models/yolo.md)",
+        REACH,
+    ],
+    [
+        "Phi-3-mini loses least by JC at 5 to 25%; group l1 collapses (table 6)",
+        "perplexity 7.66 to 1,132; Hessian 8.00 to 2,009",
+        "no Phi-3 weights here; SmolLM2-135M by the rankings of the table below",
+        REACH,
+    ],
+    [
         "Gradients of trained networks do not vanish; JᵀJ is block-diagonal (figures 2–4)",
         "pictures",
         "`examples/plot_04_gradients_do_not_vanish.py`, `examples/plot_03_blocks_of_jtj.py`, on "
