@@ -106,7 +106,7 @@ def criteria(name: str) -> str:
     protocol = (
         f"**{TITLES[name]}**, {whole:.1f}% whole on {about['test']:,} test images; N = "
         f"{about['rows']} rows of {about['batch']} images, p = {100 * about['step']:g}%, "
-        f"{'one seed' if seeds == 1 else f'{seeds} seeds, one where weights alone are ranked by'} "
+        f"{'one seed' if seeds == 1 else f'up to {seeds} seeds, one where no deviation stands'} "
         f"(`python -m benchmarks.study {name}`):"
     )
     pairs = [(s, "cut") for s in study.speedups] + [(s, "recalibrated") for s in study.refit]
