@@ -167,7 +167,7 @@ def _settings() -> list[list[str]]:
             "35.94 at 6×, against 71.68",
             ablated("mean", "sum, normalised", "mean, normalised").removeprefix("; ")
             or "not run; obc warns of it",
-            "worse, but no collapse, without tuning on one seed; the paper's figure is after tuning",
+            "worse, no collapse, without tuning on one seed; the paper's figure is after tuning",
         ],
     ]
 
