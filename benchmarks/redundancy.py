@@ -2,14 +2,10 @@
 
 Structured OBS over a whole cut: channels go one at a time, each time the one whose removal raises
 the least-squares error of its readers least per MAC saved, after the channels that stay have taken
-over. For a reader with weight columns w_c (of all outputs and taps) and covariance G of the
-channels that it reads,
-
-    Δ_c = ‖w_c‖² / P_cc,   W ← W − w_c P_c: / P_cc,   P ← P − P_:c P_c: / P_cc,   P = G⁻¹
-
-(Hassibi and Stork's step for a whole column), summed over the readers of a channel. What makes
-errors of different readers comparable is the `SCALES`. Judged beside group JC ÷ cost by accuracy
-after recalibration:
+over (`obc.criteria.takeover` has the step). What makes errors of different readers comparable is
+the `SCALES`; the last of them is `criterion="redundancy"`, but for costs, which here are those of
+the network after each single removal. Judged beside group JC ÷ cost by accuracy after
+recalibration:
 
     python -m benchmarks.redundancy --networks digits --seeds 3
     python -m benchmarks.redundancy --networks resnet20_padded --cifar FOLDER --weights FOLDER
@@ -31,37 +27,14 @@ import obc
 from benchmarks._curves import Data, accuracy, loss, points, recalibrated
 from benchmarks._harness import CONSOLE, Cells
 from benchmarks._networks import Folders, network
+from obc.criteria.takeover import RIDGE, Reader
 
 # "share": of the variance of the reader's output. "fisher": an output's error counts by its squared
 # gradient, of single samples, summed over positions. "jacobian": a site's errors are scaled so
 # that removing each of its channels alone costs, in sum, what group JC says.
 SCALES = ("share", "fisher", "jacobian")
 BASE = "group JC ÷ cost"
-RIDGE = 1e-4  # of the mean variance of a channel
 SAMPLES = 512
-
-
-class Reader:
-    """A layer's weight by input channel, and the inverse covariance of what it reads."""
-
-    def __init__(self, weight: Tensor, covariance: Tensor, outputs: Tensor) -> None:
-        columns = weight.double().reshape(*weight.shape[:2], -1).transpose(0, 1)  # of all taps
-        self.columns = (columns * outputs.double().sqrt()[:, None]).flatten(1).T.contiguous()
-        ridge = RIDGE * covariance.diagonal().mean() * torch.eye(len(covariance)).double()
-        self.inverse = torch.linalg.inv(covariance.double() + ridge)
-
-    def increase(self) -> Tensor:
-        """Δ_c of each channel; 0 of those that are gone."""
-        return self.columns.square().sum(0) / self.inverse.diagonal()
-
-    def remove(self, channel: int) -> None:
-        """Let the channels that stay take over from one."""
-        row, pivot = self.inverse[channel].clone(), self.inverse[channel, channel].item()
-        self.columns -= torch.outer(self.columns[:, channel] / pivot, row)
-        self.inverse -= torch.outer(row, row) / pivot
-        self.columns[:, channel] = 0
-        self.inverse[channel], self.inverse[:, channel] = 0, 0
-        self.inverse[channel, channel] = 1
 
 
 class Layers:
@@ -151,16 +124,23 @@ def order(
     """The channels that stay at each speed-up."""
     layers = Layers(model, sites, data.test[0][:1])
     found = moments(model, layers, data)
-    readers = {}
+    readers, unit = {}, {}
     for name in {n for places in layers.places.values() for n, side, _ in places if side == 0}:
-        weight, (covariance, outputs) = layers.layers[name].weight.detach(), found[name]
-        if scale != "fisher":
-            flat = weight.double().transpose(1, -1).flatten(0, -2)
-            outputs = torch.ones(len(weight)) / ((flat @ covariance) * flat).sum()
-        readers[name] = Reader(weight, covariance, outputs)
+        weight, (covariance, outputs) = layers.layers[name].weight.detach().double(), found[name]
+        columns = weight.flatten(2) if weight.ndim > 2 else weight.unsqueeze(2)  # of all taps
+        if scale == "fisher":
+            columns = columns * outputs.sqrt()[:, None, None]
+        columns = columns.transpose(0, 1).flatten(1)
+        readers[name] = Reader(columns, covariance)
+        variance = float(((columns @ columns.T) * covariance).sum())
+        unit[name] = variance if scale == "fisher" else 1.0  # a reader's errors are shares of it
 
     def increase(site: str) -> Tensor:
-        parts = [readers[n].increase()[at] for n, side, at in layers.places[site] if side == 0]
+        parts = [
+            unit[n] * readers[n].increase(at[:, None])
+            for n, side, at in layers.places[site]
+            if side == 0
+        ]
         return torch.stack(parts).sum(0)
 
     factor = dict.fromkeys(layers.places, 1.0)
@@ -183,7 +163,7 @@ def order(
             touched = {n for n, side, _ in layers.places[site] if side == 0}
             for name, side, at in layers.places[site]:
                 if side == 0:
-                    readers[name].remove(int(at[channel]))
+                    readers[name].remove(at[[channel]])
             for other, places in layers.places.items():
                 if touched & {n for n, side, _ in places if side == 0}:
                     now[other] = factor[other] * increase(other)

@@ -41,6 +41,19 @@ def test_the_copy_is_recalibrated() -> None:
     assert small[0].out_features == naive[0].out_features == len(plan.kept["0"])
 
 
+def test_redundancy_counts_on_what_takes_over() -> None:
+    model, example = net(), BATCHES[0][:1]
+    with torch.no_grad():  # twelve channels that say what another one says
+        model[0].weight[36:], model[0].bias[36:] = model[0].weight[:12], model[0].bias[:12]
+    settings = {"target": "macs=75%", "details": True}
+    redundancy = obc.prune(model, example, BATCHES, loss, criterion="redundancy", **settings)
+    jacobian = obc.prune(model, example, BATCHES, loss, step=0.1, **settings)
+    assert redundancy.plan.settings["rank"] == "score/cost"
+    new = torch.randn(512, 8)
+    gaps = [(m.model(new) - model(new)).square().mean() for m in (redundancy, jacobian)]
+    assert gaps[0] < 1e-3 * model(new).var() and gaps[1] > 10 * gaps[0]
+
+
 def test_the_paper_is_one_argument_away() -> None:
     """Algorithm 1 with its own defaults, then the cut, and nothing else."""
     model, example = net(), BATCHES[0][:1]

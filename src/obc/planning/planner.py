@@ -131,6 +131,8 @@ def plan(
 
 def by_blocks(settings: dict[str, Any]) -> dict[str, Any]:
     """The ranking that is best where recalibration follows, unless settings say otherwise."""
+    if settings.get("criterion") == "redundancy":
+        return {"rank": "score/cost", **settings}
     if settings.get("criterion", "jacobian") != "jacobian":
         return settings
     return {"criterion": "jacobian", "block": "group", "rank": "score/cost", **settings}
