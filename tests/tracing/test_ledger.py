@@ -70,3 +70,14 @@ def test_sides_of_different_sizes() -> None:
     ledger.tie(part, one, HERE)
     ledger.tie(part, ledger.fresh(3), HERE)
     assert base_classes(ledger).tolist() == [0] * 7
+
+
+def test_marked_ranges_and_single_ids() -> None:
+    ledger = Ledger()
+    first, second, third = (ledger.fresh(n) for n in (3, 4, 2))
+    for ids in (second, second.view(2, 2), torch.tensor([0, -1]), third.flip(0)):
+        ledger.mark("in", ids)
+    assert ledger.marked("in").tolist() == [True, False, False] + [True] * 6
+    assert not ledger.marked("out").any()
+    ledger.mark("out", first)
+    assert ledger.marked("out").tolist() == [True] * 3 + [False] * 6

@@ -13,6 +13,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from obc.running.forward import forward
+from obc.running.modules import walk
 from obc.running.snapshot import Snapshot, unchanged
 
 _Place = tuple[nn.Module, str]
@@ -23,7 +24,7 @@ def held_tensors(model: nn.Module) -> list[_Place]:
     plain = nn.Module().__dict__.keys()
     return [
         (module, key)
-        for module in model.modules()
+        for _, module in walk(model)
         for key, value in vars(module).items()
         if key not in plain and _holds(value)
     ]

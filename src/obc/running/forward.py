@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from obc.running.modules import walk
 from obc.running.randomness import forked
 
 
@@ -86,7 +87,7 @@ def arguments(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
 @contextmanager
 def quiet(model: nn.Module, example: Any, training: bool = False) -> Iterator[None]:
     """One mode, no gradients, no fused attention; what the run overwrites is put back."""
-    modules = list(model.modules())
+    modules = [module for _, module in walk(model)]
     modes = [(m, m.training) for m in modules]
     tensors = [p for m in modules for p in m._parameters.values() if p is not None]
     buffers = [b for m in modules for b in m._buffers.values() if b is not None]

@@ -18,7 +18,7 @@ Left = Callable[[str, int, Any, Any], None]
 
 def check_model(model: object) -> None:
     """Refuse what cannot be cut and put back, before anything is touched."""
-    for name, module in checked_module(model).named_modules():
+    for name, module in walk(checked_module(model)):
         where = f"'{name}'" if name else "the model"
         if isinstance(module, torch.jit.ScriptModule):
             raise ObcError(
@@ -52,10 +52,35 @@ def _advice(value: object) -> str:
     return "build the model first"
 
 
+def walk(model: nn.Module) -> list[tuple[str, nn.Module]]:
+    """What `named_modules` yields, in its order, without a generator for each level of nesting.
+
+    >>> net = nn.Sequential(nn.Sequential(nn.ReLU()), nn.ReLU())
+    >>> [path for path, _ in walk(net)]
+    ['', '0', '0.0', '1']
+    """
+    found: list[tuple[str, nn.Module]] = []
+    seen: set[int] = set()
+    waiting = [("", model)]
+    while waiting:
+        path, module = waiting.pop()
+        if id(module) in seen:
+            continue
+        seen.add(id(module))
+        found.append((path, module))
+        if module._modules:
+            prefix = f"{path}." if path else ""
+            children = [
+                (f"{prefix}{key}", m) for key, m in module._modules.items() if m is not None
+            ]
+            waiting += reversed(children)
+    return found
+
+
 def named_tensors(model: nn.Module) -> dict[str, Tensor]:
     """Every parameter and buffer by its first name, in one walk over the modules."""
     named: dict[int, tuple[str, Tensor]] = {}
-    for path, module in model.named_modules():
+    for path, module in walk(model):
         for store in (module._parameters, module._buffers):
             for key, tensor in store.items():
                 if tensor is not None and id(tensor) not in named:
@@ -106,7 +131,7 @@ class ModuleStack:
         self, model: nn.Module, now: Callable[[], int] = int, left: Left = lambda *call: None
     ) -> None:
         """`now` tells the time; `left` hears of each call: path, begin, arguments, output."""
-        self._paths = {id(m): n for n, m in model.named_modules()}
+        self._paths = {id(m): n for n, m in walk(model)}
         self._hooks: list[Any] = []
         self._now, self._left = now, left
         self.running: list[tuple[str, nn.Module, int]] = []

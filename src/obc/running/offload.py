@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from obc.errors import ObcError
 from obc.running.mapping import mapped
+from obc.running.modules import walk
 from obc.running.snapshot import Snapshot
 
 _P = ParamSpec("_P")
@@ -99,7 +100,7 @@ def _mapped(model: nn.Module) -> Iterator[None]:
     if not places:
         yield
         return
-    hooks = [(m, _taken(m)) for m in model.modules() if hasattr(m, "_hf_hook")]
+    hooks = [(m, _taken(m)) for _, m in walk(model) if "_hf_hook" in vars(m)]
     try:
         tensors = _filled(places, getattr(model, "all_tied_weights_keys", None) or {})
         versions = {id(t): t._version for t in tensors}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from obc.running.modules import check_model
+from obc.running.modules import check_model, walk
 
 
 class Snapshot:
@@ -26,12 +26,15 @@ class Snapshot:
     def __init__(self, model: nn.Module) -> None:
         check_model(model)
         # A parametrization gives its module a class of its own, so classes are kept as well.
-        self._modules = [(m, m.__class__, dict(m.__dict__)) for m in model.modules()]
+        self._modules = [(m, m.__class__, dict(m.__dict__)) for _, m in walk(model)]
         # Parameters, buffers, children and hooks live in dictionaries, which keep their identity.
         held = [value for _, _, state in self._modules for value in state.values()]
         self._dicts = [(value, dict(value)) for value in held if isinstance(value, dict)]
         self._lists = [(value, list(value)) for value in held if isinstance(value, list)]
-        self._buffers = [(b, b._version, b.clone()) for b in model.buffers() if not b.is_meta]
+        buffers = {id(b): b for m, _, _ in self._modules for b in m._buffers.values()}
+        self._buffers = [
+            (b, b._version, b.clone()) for b in buffers.values() if b is not None and not b.is_meta
+        ]
 
     def __enter__(self) -> None:
         """Whatever happens inside a `with`, the model is afterwards as it was at the snapshot."""
@@ -45,8 +48,9 @@ class Snapshot:
             module.__class__ = kind
         states = [(m.__dict__, state) for m, _, state in self._modules]
         for live, saved in (*states, *self._dicts):
-            live.clear()
-            live.update(saved)
+            if live or saved:  # most are tables of hooks, and empty
+                live.clear()
+                live.update(saved)
         for sequence, items in self._lists:
             sequence[:] = items
         with torch.no_grad():

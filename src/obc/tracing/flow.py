@@ -24,7 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from obc.running.forward import closed, forward, outputs
-from obc.running.modules import ModuleStack, named_tensors
+from obc.running.modules import ModuleStack, named_tensors, walk
 from obc.tracing.arguments import (
     bind,
     schema_name,
@@ -79,14 +79,19 @@ class Leaf:
 
     @cached_property
     def tracked(self) -> Tracked:
+        if len(self.dims) == 1:
+            views = [ids for ids in self.dims if ids is not None]
+            return Tracked(tuple(views), _origin(self.tensor))
         shape = [1] * len(self.dims)
         views = []
         for dim, ids in enumerate(self.dims):
             if ids is not None:
                 views.append(ids.view(*shape[:dim], -1, *shape[dim + 1 :]))
-        return Tracked(
-            tuple(views), "weight" if isinstance(self.tensor, nn.Parameter) else "buffer"
-        )
+        return Tracked(tuple(views), _origin(self.tensor))
+
+
+def _origin(tensor: Tensor) -> str:
+    return "weight" if isinstance(tensor, nn.Parameter) else "buffer"
 
 
 @dataclass(slots=True)
@@ -171,10 +176,11 @@ class Flow(TorchDispatchMode):
         self.calls: list[ModuleCall] = []
         self.handed: list[tuple[str, str, tuple[Tensor, ...]]] = []  # caller, called, and ids
         self.uses: dict[str, set[str]] = {}
-        self._names = {id(t): n for n, t in named_tensors(model).items()}
+        tensors = named_tensors(model)
+        self._names = {id(t): n for n, t in tensors.items()}
         self._inputs: dict[int, Tensor] = {}
-        self._shapes = Shapes() if any(p.is_meta for p in model.parameters()) else None
-        self._has_opaque = any(isinstance(m, OPAQUE) for m in model.modules())
+        self._shapes = Shapes() if any(t.is_meta for t in tensors.values()) else None
+        self._has_opaque = any(isinstance(m, OPAQUE) for _, m in walk(model))
         self._stack = ModuleStack(model, lambda: len(self.ops), self._left)
 
     def __enter__(self) -> Any:

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from obc.errors import ObcError
-from obc.running.modules import named_tensors
+from obc.running.modules import named_tensors, walk
 
 Kind = type[nn.Module] | str
 """A class, or its full name where importing its library for it would be too much."""
@@ -123,22 +123,23 @@ def cut(
     by_name: dict[str, dict[int, Tensor]] = {}
     for (name, dim), index in kept.items():
         by_name.setdefault(name, {})[dim] = index
-    tensors = named_tensors(model)
+    tensors, modules = named_tensors(model), walk(model)
     dims_of = {id(tensors[name]): dims for name, dims in by_name.items()}
     new = {tensors[name]: how(tensors[name], dims) for name, dims in by_name.items()}
+    by_kind = {kind: find_handler(m) for kind, m in {type(m): m for _, m in modules}.items()}
+    fixes = {path: fix for path, m in modules if (fix := by_kind[type(m)]) is not None}
     kept_of: dict[str, dict[tuple[str, int], Tensor]] = {}
-    for path, module in model.named_modules():
+    for path, module in modules:
         for store in (module._parameters, module._buffers):
             for key, tensor in store.items():
                 if tensor is not None and id(tensor) in dims_of:
-                    store[key] = new[tensor]
-                    _note(kept_of, f"{path}.{key}" if path else key, dims_of[id(tensor)])
-    for path, module in model.named_modules():
+                    store[key] = new[tensor]  # type: ignore[assignment]
+                    _note(kept_of, path, key, dims_of[id(tensor)], fixes)
+    for path, module in modules:
         if path in kept_of:
             _cut_derived(module, kept_of[path])
-            fix = find_handler(module)
-            if fix is not None:
-                fix(module, kept_of[path])
+            if path in fixes:
+                fixes[path](module, kept_of[path])
     return new
 
 
@@ -156,13 +157,22 @@ def _cut_derived(module: nn.Module, kept: dict[tuple[str, int], Tensor]) -> None
 
 
 def _note(
-    kept_of: dict[str, dict[tuple[str, int], Tensor]], name: str, dims: dict[int, Tensor]
+    kept_of: dict[str, dict[tuple[str, int], Tensor]],
+    path: str,
+    key: str,
+    dims: dict[int, Tensor],
+    fixes: Mapping[str, Handler],
 ) -> None:
-    """Note for each module around a tensor what is kept of it, by its name within the module."""
-    parts = name.split(".")
-    for i in range(len(parts)):
-        inside = kept_of.setdefault(".".join(parts[:i]), {})
-        inside.update({(".".join(parts[i:]), dim): index for dim, index in dims.items()})
+    """Note what is kept of a tensor for its module and those around it that have a handler."""
+    outer, inner = path, key
+    while True:
+        if outer == path or outer in fixes:
+            inside = kept_of.setdefault(outer, {})
+            inside.update({(inner, dim): index for dim, index in dims.items()})
+        if not outer:
+            return
+        outer, _, last = outer.rpartition(".")
+        inner = f"{last}.{inner}"
 
 
 def _widths(module: Any) -> tuple[int, int]:

@@ -225,17 +225,27 @@ class Ledger:
 
     def mark(self, role: str, ids: Tensor) -> None:
         """Remember what part these ids played."""
-        self.roles[role].append(ids.reshape(-1))
+        self.roles[role].append(ids if ids.ndim == 1 else ids.reshape(-1))
 
     def marked(self, role: str) -> Tensor:
         """A flag for each id: whether it played this part."""
-        flags = torch.zeros(self.size, dtype=torch.bool)
+        # Ranges begin and end in a list of steps; summed up, it says where one is open.
+        steps: list[tuple[int, int]] = []
+        others: list[Tensor] = []
         for ids in self.roles[role]:
             start = self.start(ids)
             if start is None:
-                flags[ids[ids >= 0]] = True
+                others.append(ids)
             else:
-                flags[start : start + ids.numel()] = True
+                steps += [(start, 1), (start + ids.numel(), -1)]
+        edges = torch.zeros(self.size + 1, dtype=torch.int32)
+        if steps:
+            at, by = torch.tensor(steps).T
+            edges.index_add_(0, at, by.int())
+        flags = edges[:-1].cumsum(0) > 0
+        if others:
+            ids = torch.cat(others)
+            flags[ids[ids >= 0]] = True
         return flags
 
 

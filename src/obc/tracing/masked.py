@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from obc.running.mapping import kept_as
-from obc.running.modules import named_tensors
+from obc.running.modules import named_tensors, walk
 from obc.tracing.flow import Call, Flow, Leaf, labelled_dims
 from obc.tracing.ledger import any_between
 
@@ -136,7 +136,7 @@ def blank_readers(model: nn.Module, flow: Flow, gone: Tensor) -> None:
     hit = any_between(flags, [d[3] for d in dims], [d[2].numel() for d in dims])
     leaves = [leaf for (leaf, *_), reads in zip(dims, hit, strict=True) if reads]
     blank = {id(t): _blanked(t, leaf, flags) for leaf in leaves for t in [tensors[leaf.name]]}
-    for module in model.modules():
+    for _, module in walk(model):
         for key, parameter in module._parameters.items():
             zeroed = blank.get(id(parameter))
             if parameter is not None and zeroed is not None:
@@ -151,10 +151,29 @@ def _reading(flow: Flow, gone: Tensor) -> Tensor:
 def _blanked(tensor: Tensor, leaf: Leaf, flags: Tensor) -> Tensor:
     whole = part = tensor.detach()
     for _, dim, ids, start in labelled_dims([leaf]):
-        at = flags[start : start + ids.numel()].nonzero().reshape(-1)
-        if at.numel():
-            part = part.index_fill(dim, at.to(tensor.device), 0)
+        gone = flags[start : start + ids.numel()]
+        if gone.any():
+            part = _without(part, dim, gone.to(part.device))
     return part if part is whole else kept_as(part, tensor)
+
+
+def _without(tensor: Tensor, dim: int, gone: Tensor) -> Tensor:
+    """Zeros where these positions of a dimension are.
+
+    A product with ones and zeros, which takes a fraction of what `index_fill` does; where numbers
+    are not finite, it would not blank them.
+
+    >>> _without(torch.tensor([[1.0, 2.0], [3.0, float("nan")]]), 1, torch.tensor([False, True]))
+    tensor([[1., 0.],
+            [3., 0.]])
+    """
+    if tensor.is_floating_point() and tensor.is_contiguous():
+        inner = tensor.shape[dim + 1 :].numel()
+        factors = (~gone).to(tensor.dtype).repeat_interleave(inner)
+        made = (tensor.view(-1, factors.numel()) * factors).view(tensor.shape)
+        if made.sum().isfinite():
+            return made
+    return tensor.index_fill(dim, gone.nonzero().reshape(-1), 0)
 
 
 def _all_labels(call: Call) -> list[Tensor]:

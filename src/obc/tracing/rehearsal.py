@@ -12,10 +12,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from torch import nn
 
 from obc.errors import ObcError
 from obc.running.difference import NothingToCompare
 from obc.running.forward import forward
+from obc.running.modules import named_tensors
 from obc.tracing.halving import Failure, Group, partners, sort
 from obc.tracing.ledger import Pairs
 from obc.tracing.narrow import narrow
@@ -36,7 +38,7 @@ class Rehearsal:
         self._compared = False  # whether values were
         # Values say nothing where there are none, and little at half precision: there, rounding
         # alone can add up to more than a fault does.
-        tensors = list(trial.model.parameters())
+        tensors = [t for t in named_tensors(trial.model).values() if isinstance(t, nn.Parameter)]
         self._possible = not any(t.is_meta or t.dtype in _HALF for t in tensors)
 
     def proves(self, sites: list[Site]) -> bool:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from obc.errors import ObcError, closest
-from obc.running.modules import check_model
+from obc.running.modules import check_model, named_tensors
 from obc.tracing.flow import Flow, Leaf, labelled_dims
 from obc.tracing.ledger import Place, any_between
 from obc.tracing.solve import Classes
@@ -171,7 +171,7 @@ def build(
     `names` are those of a trace that froze less, by the place where a site begins.
     """
     marked = {role: flow.ledger.marked(role) for role in flow.ledger.roles}
-    dims = _dims(flow, model, marked)
+    dims = _dims(flow, marked)
     has = {r: torch.zeros_like(m).index_fill_(0, classes.of[m], True) for r, m in marked.items()}
     free = (classes.why < 0) & has["out"] & (has["in"] | has["read"])
     read = free | (classes.why >= 0)
@@ -185,17 +185,21 @@ def build(
 def shapes_of(model: nn.Module) -> dict[str, tuple[int, ...]]:
     """The shape of every parameter and buffer: what a plan recognises its model by."""
     check_model(model)
-    return {n: tuple(t.shape) for n, t in (*model.named_parameters(), *model.named_buffers())}
+    tensors = sorted(named_tensors(model).items(), key=lambda item: not _is_parameter(item[1]))
+    return {name: tuple(tensor.shape) for name, tensor in tensors}
 
 
-def _dims(flow: Flow, model: nn.Module, marked: dict[str, Tensor]) -> list[_Dim]:
-    parameters = {id(p) for p in model.parameters()}
+def _is_parameter(tensor: Tensor) -> bool:
+    return isinstance(tensor, nn.Parameter)
+
+
+def _dims(flow: Flow, marked: dict[str, Tensor]) -> list[_Dim]:
     dims = labelled_dims(flow.leaves.values())
     starts, sizes = [start for *_, start in dims], [len(ids) for _, _, ids, _ in dims]
     out, reads = (any_between(marked[r], starts, sizes) for r in ("out", "in"))
     roles = ["out" if o else "in" if i else "norm" for o, i in zip(out, reads, strict=True)]
     return [
-        _Dim(leaf, dim, ids, start, flow.ledger.first(start), role, id(leaf.tensor) in parameters)
+        _Dim(leaf, dim, ids, start, flow.ledger.first(start), role, _is_parameter(leaf.tensor))
         for (leaf, dim, ids, start), role in zip(dims, roles, strict=True)
     ]
 

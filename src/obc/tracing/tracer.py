@@ -197,7 +197,8 @@ class Tracing:
 
     def _untouched(self) -> list[str]:
         seen = {leaf.name for leaf in self.flow.leaves.values()}
-        return [n for n, _ in self.model.named_parameters() if n not in seen]
+        tensors = named_tensors(self.model)
+        return [n for n, t in tensors.items() if isinstance(t, nn.Parameter) and n not in seen]
 
 
 def _reason(text: str) -> Reason:

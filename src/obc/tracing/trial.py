@@ -171,13 +171,17 @@ class Trial:
         """Positions that are left, read off the ids: all members of all sites at once."""
         dims = labelled_dims(self.flow.leaves.values())
         starts, sizes = [start for *_, start in dims], [len(ids) for _, _, ids, _ in dims]
-        return {
-            (leaf.name, dim): (~gone[start : start + len(ids)]).nonzero().reshape(-1)
-            for (leaf, dim, ids, start), cut in zip(
-                dims, any_between(gone, starts, sizes), strict=True
-            )
-            if cut
-        }
+        left: dict[tuple[int, int], Tensor] = {}  # dimensions that are tied as wholes share theirs
+        positions: Positions = {}
+        for (leaf, dim, ids, start), cut in zip(
+            dims, any_between(gone, starts, sizes), strict=True
+        ):
+            if cut:
+                key = (self.flow.ledger.first(start), len(ids))
+                if key not in left:
+                    left[key] = (~gone[start : start + len(ids)]).nonzero().reshape(-1)
+                positions[leaf.name, dim] = left[key]
+        return positions
 
     def ids(self, site: Site) -> Tensor:
         """One id of each channel of a site."""

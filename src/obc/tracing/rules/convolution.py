@@ -20,7 +20,12 @@ def convolution(call: Call) -> Labels:
     weight, groups = call["weight"], call["groups"]
     known = call.of(weight) or Tracked()
     turned = int(call["transposed"])
-    by_axis = {varying(ids)[0]: ids.reshape(-1) for ids in known.labels if len(varying(ids)) == 1}
+    leaf = call.flow.leaves.get(id(weight))
+    by_axis = (
+        dict(enumerate(leaf.dims))
+        if leaf is not None
+        else {varying(ids)[0]: ids.reshape(-1) for ids in known.labels if len(varying(ids)) == 1}
+    )
     reads, writes = by_axis.get(1 - turned), by_axis.get(turned)
     for role, ids in (("in", reads), ("out", writes)):
         if ids is not None and known.weight:

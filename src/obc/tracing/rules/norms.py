@@ -17,11 +17,15 @@ _PARTS = ("weight", "bias", "running_mean", "running_var")
 
 def scaled(call: Call, x: Tensor, labels: Labels, dim: int | None) -> Labels:
     """The input's labels, met by the layer's vectors along a dimension (None: the last ones)."""
+    parts = [(call[name], call.of(call[name])) for name in _PARTS if call[name] is not None]
+    if len(labels) == 1 and varying(labels[0]) == [dim] and all(map(_is_vector, parts)):
+        channels = labels[0].reshape(-1)  # by far the most common: one vector of channels
+        for _, known in parts:
+            call.ledger.tie(channels, known.labels[0], call.place)  # type: ignore[union-attr]
+        return labels
     operands: list[tuple[Tensor, Tracked | None]] = [(x, Tracked(labels))]
-    for name in _PARTS:
-        part = call[name]
-        known = call.of(part)
-        if part is None or known is None:
+    for part, known in parts:
+        if known is None:
             continue
         if dim is not None:
             shape = [1] * x.ndim
@@ -30,6 +34,10 @@ def scaled(call: Call, x: Tensor, labels: Labels, dim: int | None) -> Labels:
             part = part.view(shape)
         operands.append((part, known))
     return combine(call, operands, x.ndim)
+
+
+def _is_vector(part: tuple[Tensor, Tracked | None]) -> bool:
+    return part[1] is not None and len(part[1].labels) == 1 and part[0].ndim == 1
 
 
 @rule("native_batch_norm", "_native_batch_norm_legit_no_training", kind="norm")

@@ -18,7 +18,7 @@ def varying(ids: Tensor) -> list[int]:
 
 def align(ids: Tensor, ndim: int) -> Tensor:
     """A label of a tensor that is broadcast to more dimensions."""
-    return ids.reshape((1,) * (ndim - ids.ndim) + tuple(ids.shape))
+    return ids if ids.ndim == ndim else ids.reshape((1,) * (ndim - ids.ndim) + tuple(ids.shape))
 
 
 def meet(call: Call, a: Tensor, b: Tensor) -> Tensor | None:
