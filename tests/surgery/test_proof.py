@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import obc
-from obc.tracing.masked import _without
 from tests.nets.wrap import Wrap
 from tests.untouched import untouched
 
@@ -156,16 +155,3 @@ def test_statistics_are_those_of_the_kept_channels() -> None:
     sites = obc.trace(model, x)
     assert sites.names == ("up",)
     obc.apply(model, obc.Plan.from_kept(sites, {"up": range(5)}), example=x)
-
-
-@pytest.mark.parametrize("bad", [float("nan"), float("inf"), 3e38])
-@pytest.mark.parametrize("dim", [0, 1, 2])
-def test_what_is_blanked_is_zero_whatever_it_was(bad: float, dim: int) -> None:
-    tensor = torch.rand(4, 3, 5)
-    gone = torch.zeros(tensor.shape[dim], dtype=torch.bool)
-    gone[::2] = True
-    tensor.select(dim, 0)[:] = bad
-    whole, expected = tensor.clone(), tensor.index_fill(dim, gone.nonzero().reshape(-1), 0)
-    assert torch.equal(_without(tensor, dim, gone), expected)
-    assert torch.equal(_without(tensor.mT, (0, 2, 1)[dim], gone), expected.mT)  # not contiguous
-    assert torch.equal(tensor.nan_to_num(), whole.nan_to_num())

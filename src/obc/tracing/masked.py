@@ -151,29 +151,10 @@ def _reading(flow: Flow, gone: Tensor) -> Tensor:
 def _blanked(tensor: Tensor, leaf: Leaf, flags: Tensor) -> Tensor:
     whole = part = tensor.detach()
     for _, dim, ids, start in labelled_dims([leaf]):
-        gone = flags[start : start + ids.numel()]
-        if gone.any():
-            part = _without(part, dim, gone.to(part.device))
+        at = flags[start : start + ids.numel()].nonzero().reshape(-1)
+        if at.numel():
+            part = part.index_fill(dim, at.to(tensor.device), 0)
     return part if part is whole else kept_as(part, tensor)
-
-
-def _without(tensor: Tensor, dim: int, gone: Tensor) -> Tensor:
-    """Zeros where these positions of a dimension are.
-
-    A product with ones and zeros, which takes a fraction of what `index_fill` does; where numbers
-    are not finite, it would not blank them.
-
-    >>> _without(torch.tensor([[1.0, 2.0], [3.0, float("nan")]]), 1, torch.tensor([False, True]))
-    tensor([[1., 0.],
-            [3., 0.]])
-    """
-    if tensor.is_floating_point() and tensor.is_contiguous():
-        inner = tensor.shape[dim + 1 :].numel()
-        factors = (~gone).to(tensor.dtype).repeat_interleave(inner)
-        made = (tensor.view(-1, factors.numel()) * factors).view(tensor.shape)
-        if made.sum().isfinite():
-            return made
-    return tensor.index_fill(dim, gone.nonzero().reshape(-1), 0)
 
 
 def _all_labels(call: Call) -> list[Tensor]:
