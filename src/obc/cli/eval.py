@@ -30,13 +30,13 @@ def evaluate(
     """
     purpose = task_of(data, task, model)
     net = model_of(model, purpose, weights, pretrained)
-    if random := untrained(model, weights, pretrained):
-        out.note(random)
     place = Path(model.removeprefix("hf:"))
     saved = place if is_saved(place) else None
     with out.doing("evaluating"):
         row = measured(model, net, purpose, example_of(net, purpose), saved)
         speeds = purpose.speed(net)
+    if random := untrained(model, weights, pretrained):
+        out.note(random)
     out.say(models_table(purpose.protocol, [row]))
     for name, value in speeds.items():
         out.say(f"{name}: {value:,.0f}")

@@ -38,6 +38,7 @@ def trace(
     `ignore` (names or patterns such as "layer4.*") keep their output channels; `heads=False`
     leaves attention heads alone. The model is as it was afterwards.
 
+    >>> import torch
     >>> net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 4, 3))
     >>> sites = trace(net, torch.zeros(1, 3, 8, 8))
     >>> [(s.name, s.size) for s in sites]
