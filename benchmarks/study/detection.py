@@ -100,11 +100,13 @@ def _milliseconds(cells: Cells) -> str:
             rows.append([budget, *texts])
     if not rows:
         return ""
+    refused = sum("onnx refused" in p for points in cells.values() for p in points)
+    note = f" {refused} files were refused for differing more." if refused else ""
     return "\n\n".join(
         [
             table(["ms in ONNX Runtime (share of the whole)", *CRITERIA], rows),
             f"One image, one thread, the processor's time, both files taking turns; the outputs of "
-            f"file and model differ by {worst:.0e} at most.",
+            f"file and model differ by {worst:.0e} at most.{note}",
         ]
     )
 
