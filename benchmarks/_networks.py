@@ -117,6 +117,7 @@ CIFAR: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "resnet56_padded": (resnet56_padded, "resnet56_cifar10_padded"),
     "resnet20_padded": (resnet20_padded, "resnet20_cifar10_padded"),
     "vgg16_quarter": (lambda: vgg16(10, width=16), "vgg16_quarter_cifar10"),
+    "vit_cifar": (vit_small, "vit_cifar10"),
 }
 
 

@@ -12,7 +12,7 @@ from benchmarks import _harness
 from benchmarks._harness import spread
 from benchmarks.study import page, sources
 from benchmarks.study.detection import detection
-from benchmarks.study.tuning import best_rate
+from benchmarks.study.tuning import best_rate, next_rate
 
 
 @pytest.mark.parametrize("path", page.PAGES, ids=lambda path: path.name)
@@ -69,6 +69,25 @@ def test_a_rate_is_chosen_by_validation_images_of_seed_0() -> None:
         "4x|EP|0.01|1": {"validation": [99.0, 99.0], "test": [99.0]},
     }
     assert best_rate(cells, 4.0, "EP") == 0.03
+
+
+@pytest.mark.parametrize(
+    ("validation", "further"),
+    [
+        ({}, 0.01),
+        ({0.01: 50.0, 0.03: 40.0}, 0.003),
+        ({0.01: 50.0, 0.03: 40.0, 0.003: 45.0}, None),
+        ({0.01: 50.0, 0.03: 60.0, 0.003: 45.0}, 0.1),
+        ({0.01: 50.0, 0.03: 60.0, 0.003: 45.0, 0.1: 70.0}, None),
+        ({0.01: 50.0, 0.03: 40.0, 0.003: 55.0}, 0.001),
+        ({0.01: 50.0, 0.03: 40.0, 0.003: 55.0, 0.001: 54.0}, None),
+    ],
+)
+def test_rates_are_tried_until_the_best_has_both_neighbours(
+    validation: dict[float, float], further: float | None
+) -> None:
+    cells = {f"4x|EP|{rate:g}|0": {"validation": [v]} for rate, v in validation.items()}
+    assert next_rate(cells, 4.0, "EP") == further
 
 
 @pytest.mark.parametrize(

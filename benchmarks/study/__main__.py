@@ -58,7 +58,7 @@ def run(name: str, study: Study, folders: Folders, options: argparse.Namespace) 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", choices=[*STUDIES, "tuning", "time", []])
+    parser.add_argument("names", nargs="*", choices=[*STUDIES, *tuning.EPOCHS, "time", []])
     parser.add_argument("--page", action="store_true", help="write docs/results.md")
     parser.add_argument("--seeds", type=int, help="instead of the study's own number")
     parser.add_argument("--cut", action="store_true", help="leave recalibration for later")
@@ -74,8 +74,8 @@ def main() -> None:
             from benchmarks.study import timing  # loads torch-pruning
 
             timing.run()
-        elif name == "tuning":
-            tuning.run(folders, options.seeds, options.scratch)
+        elif name in tuning.EPOCHS:
+            tuning.run(name, folders, options.seeds, options.scratch)
         else:
             run(name, STUDIES[name], folders, options)
     if options.page:

@@ -30,6 +30,7 @@ TITLES = {
     "resnet20": "ResNet-20 of 91.7%, CIFAR-10",
     "resnet56": "ResNet-56 of 93.4%, CIFAR-10",
     "vgg16": "VGG16 of quarter width, CIFAR-10",
+    "vit": "ViT of width 64 and four blocks, CIFAR-10",
     "fashion": "ResNet-20 of width 8, Fashion-MNIST at 14 × 14",
 }
 RECALIBRATED = {

@@ -8,6 +8,7 @@ from typing import Any
 
 JC = "JC, as printed"
 GROUP = "group JC ÷ cost"
+JOINT = "redundancy ÷ cost"
 BY_COST: dict[str, Any] = {"block": "group", "rank": "score/cost"}
 
 # The paper's apple-to-apple comparison; what ranks by weights alone is the same for each seed.
@@ -16,6 +17,7 @@ DATA_FREE: dict[str, dict[str, Any]] = {
 }
 CRITERIA: dict[str, dict[str, Any]] = {
     GROUP: BY_COST,
+    JOINT: {"criterion": "redundancy", "rank": "score/cost"},
     JC: {},
     "taylor": {"criterion": "taylor"},
     "hessian": {"criterion": "hessian"},
@@ -37,6 +39,7 @@ ABLATIONS: dict[str, dict[str, Any]] = {
     "N = 5": {"rows": 5},
     "N = 20": {"rows": 20},
     "N = 50": {"rows": 50},
+    "N = 500": {"rows": 500},
     "group JC": {"block": "group"},
     "JC ÷ cost": {"rank": "score/cost"},
 }
@@ -76,7 +79,8 @@ class Study:
 STUDIES = {
     "resnet20": Study("resnet20_padded", CRITERIA),
     "ablations": Study("resnet20_padded", ABLATIONS, (2.0, 4.0), (4.0,), seeds=1),
-    "resnet56": Study("resnet56_padded", CRITERIA, seeds=1),
+    "resnet56": Study("resnet56_padded", CRITERIA),
     "vgg16": Study("vgg16_quarter", CRITERIA, (2.0, 3.0, 6.0, 9.0), (3.0, 9.0), seeds=1),
+    "vit": Study("vit_cifar", {n: v for n, v in CRITERIA.items() if n != "bn_scale"}, seeds=1),
     "fashion": Study("fashion", {GROUP: BY_COST, JC: {}, "l2": DATA_FREE["l2"]}),
 }
