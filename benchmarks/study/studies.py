@@ -39,7 +39,6 @@ ABLATIONS: dict[str, dict[str, Any]] = {
     "N = 5": {"rows": 5},
     "N = 20": {"rows": 20},
     "N = 50": {"rows": 50},
-    "N = 500": {"rows": 500},
     "group JC": {"block": "group"},
     "JC ÷ cost": {"rank": "score/cost"},
 }
