@@ -19,7 +19,7 @@ from benchmarks.study.sources import (
     values,
 )
 from benchmarks.study.studies import GROUP, JC, STUDIES
-from benchmarks.study.tuning import arms, speedups_of
+from benchmarks.study.tuning import EPOCHS, arms, speedups_of
 
 # The paper's table 4: seconds of one evaluation of ResNet-56 on a TITAN Xp.
 PAPER_SECONDS = {
@@ -249,21 +249,32 @@ def equivalent() -> str:
     return table(["", "MACs ÷", *heads], rows)
 
 
+Ways = dict[str, tuple[float, list[Any]]]  # of each way of tuning its best rate, and its runs
+
+
+def tunings() -> list[tuple[float, int, Ways]]:
+    """Speed-up, epochs and ways of all tunings of which each way was run at its best rate."""
+    short, shown = benchmark("study_tuning").get("cells", {}), []
+    for name in EPOCHS:
+        about = benchmark(f"study_{name}")
+        for speedup in speedups_of(short):
+            ways = arms(about.get("cells", {}), speedup, short)
+            if all(runs for _, runs in ways.values()):
+                shown.append((speedup, about["epochs"], ways))
+    return shown
+
+
 def tuning() -> str:
-    """Each way at its best rate, before and after tuning."""
-    about = benchmark("study_tuning")
-    cells = about.get("cells", {})
+    """Each way at its best rate, before and after tuning, for a few epochs and for many."""
     parts = []
-    for speedup in speedups_of(cells):
-        ways, rows = arms(cells, speedup), []
+    for speedup, epochs, ways in tunings():
+        rows, seeds = [], len(ways["naive"][1])
         for arm, (rate, runs) in ways.items():
             before, after = zip(*(run["test"] for run in runs), strict=True)
             cpu = statistics.mean(run["CPU seconds"] for run in runs)
             rows.append([arm, f"{rate:g}", spread(before), spread(after), f"{cpu:.0f}"])
-        seeds = len(ways["naive"][1])
-        words = f"MACs ÷ {speedup:g}, {seeds} seed{'s' if seeds > 1 else ''}:"
-        heads = ["best rate", "before", f"after {about['epochs']} epochs", "tuning, CPU s"]
-        parts += [words, table(["", *heads], rows)]
+        words = f"MACs ÷ {speedup:g}, {seeds} seed{'s' if seeds > 1 else ''}, {epochs} epochs:"
+        parts += [words, table(["", "best rate", "before", "after", "tuning, CPU s"], rows)]
     return "\n\n".join(parts)
 
 

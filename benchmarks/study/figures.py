@@ -11,10 +11,9 @@ from typing import Any
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from benchmarks.study.blocks import BLOCK_RANK, RECALIBRATED, SETTINGS, TITLES
+from benchmarks.study.blocks import BLOCK_RANK, RECALIBRATED, SETTINGS, TITLES, tunings
 from benchmarks.study.sources import ahead_of_naive, benchmark, by_variant, values
 from benchmarks.study.studies import STUDIES
-from benchmarks.study.tuning import arms, speedups_of
 
 REMOVED = {"channels": "channels", "params": "parameters", "macs": "MACs"}
 NOT_TUNED = "top-1, %, not tuned"
@@ -28,6 +27,8 @@ def draw(folder: Path) -> None:
         "equivalent": equivalent,
         "resnet20": partial(removed, "resnet20"),
         "resnet56": partial(removed, "resnet56"),
+        "vgg16": partial(removed, "vgg16"),
+        "vit": partial(removed, "vit"),
         "tuning": tuning,
     }
     with rc_context({"svg.hashsalt": "obc", "svg.fonttype": "none", "font.size": 8}):
@@ -128,13 +129,12 @@ def removed(name: str) -> Figure | None:
 
 def tuning() -> Figure | None:
     """Validation accuracy over epochs, each way at the rate that was best there."""
-    cells = benchmark("study_tuning").get("cells", {})
-    speedups = speedups_of(cells)
-    if not speedups:
+    shown = tunings()
+    if not shown:
         return None
-    figure, panels = _panels(len(speedups), width=8.0)
-    for axes, speedup in zip(panels, speedups, strict=True):
-        for number, (arm, (rate, runs)) in enumerate(arms(cells, speedup).items()):
+    figure, panels = _panels(len(shown), width=4.0 * len(shown))
+    for axes, (speedup, _, ways) in zip(panels, shown, strict=True):
+        for number, (arm, (rate, runs)) in enumerate(ways.items()):
             epochs = list(zip(*(run["validation"] for run in runs), strict=True))
             x = [epoch + 0.04 * (number - 1.5) for epoch in range(len(epochs))]
             _bars(axes, x, epochs, label=f"{arm}, rate {rate:g}", color=f"C{number}", marker="o")

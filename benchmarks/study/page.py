@@ -24,6 +24,8 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "block-rank": blocks.block_rank,
     "resnet20": partial(blocks.criteria, "resnet20"),
     "resnet56": partial(blocks.criteria, "resnet56"),
+    "vgg16": partial(blocks.criteria, "vgg16"),
+    "vit": partial(blocks.criteria, "vit"),
     "settings": blocks.settings,
     "ablations": blocks.ablations,
     "recalibrated": blocks.recalibrated,
