@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -141,6 +142,63 @@ CALLS: dict[str, tuple[Call, str]] = {
     "export beside a number": (
         lambda m, p: obc.export(m, X, p.with_suffix(".onnx"), original=3),
         "a model is a torch.nn.Module",
+    ),
+    "heads by an empty tensor": (
+        lambda m, p: obc.trace(m, X, heads=torch.zeros(0)),
+        "heads is True or False",
+    ),
+    "score fast by a tensor": (lambda m, p: scored(m, fast=torch.zeros(2)), "fast is True or"),
+    "a flag for uniform": (lambda m, p: planned(m, uniform=torch.zeros(0)), "uniform is True or"),
+    "C and D by a tensor": (
+        lambda m, p: obc.apply(m, plan_of(m), equivalent=torch.zeros(0)),
+        "equivalent is True or False",
+    ),
+    "details by a tensor": (
+        lambda m, p: obc.prune(m, X, [X], loss, target="macs=2x", details=torch.zeros(0)),
+        "details is True or False",
+    ),
+    "residuals by a tensor": (
+        lambda m, p: obc.recalibrate(m, m, [X], residual=torch.zeros(0)),
+        "residual is True or False",
+    ),
+    "recalibrate by a call of nothing": (
+        lambda m, p: obc.recalibrate(m, m, [X], call=lambda: X),
+        "call is a function of a model and a batch",
+    ),
+    "prune by a call of nothing, found before planning": (
+        lambda m, p: obc.prune(m, X, [X], None, target="macs=2x", call=lambda: X),
+        "call is a function of a model and a batch",
+    ),
+    "prune with a negative number of samples": (
+        lambda m, p: obc.prune(m, X, [X], None, target="macs=2x", samples=-1),
+        "samples is a whole number from 0",
+    ),
+    "a loss of nothing": (lambda m, p: planned(m, loss=lambda: 0), "loss is a function of a model"),
+    "recalibrate with other batches": (
+        lambda m, p: obc.recalibrate(
+            obc.apply(copy.deepcopy(m), plan_of(m)), m, [torch.zeros(2, 9)]
+        ),
+        "a batch to recalibrate with failed",
+    ),
+    "a target in words": (lambda m, p: obc.MACs(speedup="2x"), "the speed-up is a number"),
+    "a share in a list": (lambda m, p: obc.Params(keep=[0.5]), "the share to keep is a number"),
+    "a runtime that is a list": (
+        lambda m, p: obc.Latency(speedup=2, runtime=[]),
+        "no runtime named",
+    ),
+    "save a plan to a number": (lambda m, p: plan_of(m).save(3), "path is a string or a pathlib"),
+    "evaluate nothing": (lambda m, p: obc.evaluate(None, [(X, X)]), "a model is a torch.nn.Module"),
+    "tune what has no weights": (
+        lambda m, p: obc.finetune(
+            nn.Identity(), [X], recipe=obc.Recipe(epochs=1, lr=0.1, batch_size=2)
+        ),
+        "there is nothing to tune",
+    ),
+    "call back a number": (
+        lambda m, p: obc.finetune(
+            m, [X], recipe=obc.Recipe(epochs=1, lr=0.1, batch_size=2), callback=3
+        ),
+        "callback is a function",
     ),
     "report on a number": (lambda m, p: obc.report(3), "folder is a string or a pathlib.Path"),
     "tune nothing": (

@@ -69,5 +69,5 @@ def test_other_rows_are_refused() -> None:
     for options in ({"per_sample": True}, {"diagonal_norm": True}):
         with pytest.raises(obc.ObcError, match="rows of batches"):
             Jacobian(expected=True, **options)
-    with pytest.raises(obc.ObcError, match="expected must be True or False"):
+    with pytest.raises(obc.ObcError, match="expected is True or False"):
         Jacobian(expected="yes")  # type: ignore[arg-type]

@@ -158,7 +158,7 @@ def test_names_and_options_are_checked(model: nn.Module, sites: obc.Sites) -> No
         obc.score(model, sites, data(), cross_entropy, criterion="jacobean")
     with pytest.raises(obc.ObcError, match="aggregate must be one of"):
         obc.score(model, sites, data(), cross_entropy, aggregate="median")
-    with pytest.raises(obc.ObcError, match="per_sample must be True or False"):
+    with pytest.raises(obc.ObcError, match="per_sample is True or False"):
         obc.score(model, sites, data(), cross_entropy, per_sample="epoch")
     with pytest.raises(obc.ObcError, match="takes no arguments"):
         obc.score(model, sites, data(), cross_entropy, criterion="l1", per_sample=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import os
 import sys
 from pathlib import Path
@@ -145,11 +146,15 @@ def only_for_even_batches(path: Path) -> Any:
 @pytest.mark.parametrize(
     ("write", "read", "text"),
     [
-        (wrong_weights, formats.run_pt2, "fails for a batch of 1: it puts out something else"),
+        (
+            wrong_weights,
+            formats.run_pt2,
+            "batch of 1: it differs from the model by .*, more than rounding",
+        ),
         (
             formats.write_pt2,
             only_for_its_own_batch,
-            "fails for a batch of 3: it puts out something",
+            r"batch of 3: it puts out \[\(2, 4\)\] instead of \[\(3, 4\)\]",
         ),
         (formats.write_pt2, only_for_even_batches, "batch of 3: it does not run: no kernel"),
     ],
@@ -166,6 +171,50 @@ def test_a_file_that_computes_something_else_is_not_kept(
         with pytest.raises(obc.ObcError, match=text):
             obc.export(model, X, target)
     assert path.read_bytes() == before and os.listdir(tmp_path) == ["model.pt2"]
+
+
+def lets_rounding_grow(condition: float) -> nn.Sequential:
+    """A matrix and its inverse, 1 up to rounding times the condition number."""
+    torch.manual_seed(0)
+    one, two = (torch.linalg.qr(torch.randn(32, 32, dtype=torch.float64))[0] for _ in range(2))
+    weight = one @ torch.diag(torch.logspace(0, -math.log10(condition), 32).double()) @ two
+    model = nn.Sequential(nn.Linear(32, 32, bias=False), nn.Linear(32, 32, bias=False))
+    with torch.no_grad():
+        model[0].weight.copy_(weight)
+        model[1].weight.copy_(torch.linalg.inv(weight))
+    return model
+
+
+def other_order(path: Path) -> Any:
+    """A runtime that adds up in another order: by halves."""
+    weights = [w.detach() for w in torch.export.load(path).parameters()]
+
+    def run(x: Tensor) -> list[Tensor]:
+        for w in weights:
+            x = x[:, :16] @ w.T[:16] + x[:, 16:] @ w.T[16:]
+        return [x]
+
+    return run
+
+
+def test_a_file_is_judged_by_the_models_own_rounding(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = torch.rand(2, 32)
+    model = lets_rounding_grow(1e5)
+    monkeypatch.setitem(formats.FORMATS, ".pt2", formats.Format(formats.write_pt2, other_order))
+    done = obc.export(model, x, tmp_path / "grows.pt2")
+    assert 4e-4 < done.error < 0.05  # more than is allowed to others
+    assert obc.export(lets_rounding_grow(10), x, tmp_path / "calm.pt2").error < 1e-5
+    # A file with other weights is as wrong for either.
+    monkeypatch.setitem(formats.FORMATS, ".pt2", formats.Format(wrong_weights, other_order))
+    for condition in (10, 1e5):
+        with pytest.raises(obc.ObcError, match=r"more than rounding: from double precision"):
+            obc.export(lets_rounding_grow(condition), x, tmp_path / "wrong.pt2")
+    # Where rounding is all there is, no file can be told from another.
+    with pytest.raises(obc.ObcError, match=r"own rounding, .*, is too much to compare by"):
+        obc.export(lets_rounding_grow(1e9), x, tmp_path / "blurred.pt2")
+    assert sorted(os.listdir(tmp_path)) == ["calm.pt2", "grows.pt2"]
 
 
 class Fixed(Net):

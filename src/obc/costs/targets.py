@@ -15,6 +15,7 @@ from obc.costs.cost_model import Costs, params_of
 from obc.costs.fitted import Fitted
 from obc.errors import ObcError, closest
 from obc.running import runtimes
+from obc.running.checks import check_number
 
 TOLERANCE = 1.005  # a plan may be this much better than its target, and no worse
 
@@ -40,6 +41,9 @@ class Target:
         name = type(self).__name__
         if (speedup is None) == (keep is None):
             raise ObcError(f"{name} takes a speed-up or a share to keep: {name}(speedup=2)")
+        for what, value in (("speed-up", speedup), ("share to keep", keep)):
+            if value is not None:
+                check_number(f"{name}: the {what}", value)
         if speedup is not None and not 1 <= speedup < math.inf:
             raise ObcError(f"{name}: a speed-up is 1 or more, not {speedup:g}")
         if keep is not None and not 0 < keep <= 1:

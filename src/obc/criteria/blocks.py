@@ -44,7 +44,7 @@ def jacobian_blocks(
     """
     check_model(model)
     check_batches(batches)
-    check_function("loss", loss, "of a model and a batch")
+    check_function("loss", loss)
     Sites.checked(sites).check(model)
     parts = {p.layer: p for site in sites for p in parts_of(site) if p.role == "out"}
     if not isinstance(layer, str) or layer not in parts:

@@ -10,6 +10,7 @@ from torch import Tensor
 from obc.criteria.criterion import Criterion, register
 from obc.criteria.structure import Part
 from obc.errors import ObcError
+from obc.running.checks import check_flag
 
 
 @register("jacobian")
@@ -48,9 +49,9 @@ class Jacobian(Criterion):
     ) -> None:
         if block not in ("member", "group"):
             raise ObcError(f"block must be one of member, group, not '{block}'")
-        for name, value in (("per_sample", per_sample), ("expected", expected)):
-            if not isinstance(value, bool):
-                raise ObcError(f"{name} must be True or False, not {value!r}")
+        check_flag("per_sample", per_sample)
+        check_flag("expected", expected)
+        check_flag("diagonal_norm", diagonal_norm)
         if expected and (per_sample or diagonal_norm):
             raise ObcError("expected=True is about rows of batches and whole members")
         if block == "group" and diagonal_norm:

@@ -18,7 +18,7 @@ from obc.criteria.reading import Reading
 from obc.criteria.reduce import check, reduce
 from obc.criteria.structure import Part, parts_of
 from obc.errors import ObcError
-from obc.running.checks import check_batches, check_function
+from obc.running.checks import check_batches, check_flag, check_function
 from obc.running.offload import at_hand
 from obc.running.processes import Group
 from obc.running.progress import bar
@@ -73,6 +73,8 @@ def score(
     chosen = make(criterion, **options)
     check(aggregate, normalize)
     check_batches(batches)
+    check_flag("fast", fast)
+    check_flag("checkpoint", checkpoint)
     Sites.checked(sites).check(model)
     if not len(sites):
         return {}
@@ -112,7 +114,7 @@ class Scorer:
                 raise ObcError(
                     "this criterion needs batches and a loss: score(model, sites, batches, loss)"
                 )
-            check_function("loss", loss, "of a model and a batch")
+            check_function("loss", loss)
             self._gather = Gatherer(model, sites, self._parts, loss, criterion, fast, checkpoint)
             self._relay = sites.example is not None and may_be_channels_last(model, sites.example)
             self._loss, self._wiring = loss, sites.wiring

@@ -17,6 +17,7 @@ from obc.plans.plan import Plan
 from obc.recalibration.lockstep import Call
 from obc.recalibration.origins import Origins
 from obc.recalibration.recalibrate import recalibrate
+from obc.running.checks import check_flag
 from obc.running.difference import difference
 from obc.running.forward import forward, outputs
 from obc.running.modules import check_model, duplicate
@@ -91,6 +92,7 @@ def apply(
 
 def _check(model: nn.Module, equivalent: bool, init: str | nn.Module, optimizer: Any) -> None:
     check_model(model)
+    check_flag("equivalent", equivalent)
     if is_equivalent(model):
         raise ObcError("the model holds factors of an equivalent pruning; obc.merge(model) first")
     if isinstance(init, str) and init not in ("identity", "recalibrated"):

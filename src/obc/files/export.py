@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
 from obc.disk.location import location
 from obc.disk.writing import write
@@ -21,13 +22,15 @@ from obc.errors import ObcError
 from obc.files.formats import FORMATS, Runner
 from obc.files.gguf import write_gguf
 from obc.files.inputs import Inputs
-from obc.running.difference import difference
+from obc.running.difference import NothingToCompare, difference, distance
 from obc.running.forward import arguments, forward, outputs
-from obc.running.modules import check_model
+from obc.running.modules import check_model, duplicate
 from obc.running.onnx import as_it_runs
 from obc.running.timing import race
 
 _BATCHES = (1, 3, 5)
+_ROUNDINGS = 4  # so many times the model's own rounding a file may be off
+_BLURRED = 0.05  # where rounding changes outputs by more, they say nothing of the file
 
 
 @dataclass(frozen=True)
@@ -76,7 +79,8 @@ def export(
 
     The batch, the first dimension of the inputs, may have any size; an example of two or more
     rows shows which inputs have a batch. The file is run on fresh inputs in several batch sizes
-    and must put out what the model does; otherwise there is an error and no file. Where the model
+    and must put out what the model does, up to rounding, its own in double precision where that is
+    more than usual; otherwise there is an error and no file. Where the model
     itself fixes the batch, as a detector does that keeps its anchors, the file takes the example's
     batch size only, and says so. With `original`, the model before pruning, both are measured side
     by side.
@@ -193,13 +197,56 @@ def _compare(model: nn.Module, made: Runner, inputs: Inputs, batch: int) -> floa
         expected = outputs(forward(model, example))
     except Exception as error:
         raise _FixedBatch(f"the model rejects a batch of {batch}: {_said(error)}") from error
+    fails = f"the exported file fails for a batch of {batch}"
     try:
-        return difference([t.cpu() for t in expected], [t.cpu() for t in made(example)])
-    except ObcError:
-        reason = "it puts out something else than the model"
+        there = [t.cpu() for t in made(example)]
     except Exception as error:
-        reason = f"it does not run: {_said(error)}"
-    raise ObcError(f"the exported file fails for a batch of {batch}: {reason}; nothing is written")
+        raise ObcError(f"{fails}: it does not run: {_said(error)}; nothing is written") from error
+    expected = [t.cpu() for t in expected]
+    try:
+        return difference(expected, there)
+    except NothingToCompare:
+        raise
+    except ObcError:
+        off, reason = distance(expected, there), _beyond_rounding(model, example, expected, there)
+        if reason is None:
+            return off
+    raise ObcError(f"{fails}: {reason}; nothing is written")
+
+
+def _beyond_rounding(
+    model: nn.Module, example: Any, expected: list[Tensor], made: list[Tensor]
+) -> str | None:
+    """What speaks against a file that is off by more than rounding commonly is; None if nothing.
+
+    Some networks let rounding grow: large weights whose products cancel. The same model in double
+    precision shows by how much, and a file may be off by a small multiple of that.
+    """
+    shapes = [[tuple(t.shape) for t in outs] for outs in (made, expected)]
+    if shapes[0] != shapes[1]:
+        return f"it puts out {shapes[0]} instead of {shapes[1]}"
+    differs = f"it differs from the model by {distance(expected, made):.2g}"
+    try:
+        exact = [t.cpu() for t in outputs(forward(duplicate(model).double(), _double(example)))]
+    except Exception:
+        return f"{differs}, and the model does not run in double precision to show its rounding"
+    own, off = distance(exact, expected), distance(exact, made)
+    if off <= _ROUNDINGS * own and own <= _BLURRED:
+        return None
+    if own > _BLURRED:
+        return f"{differs}, and the model's own rounding, {own:.2g}, is too much to compare by"
+    return (
+        f"{differs}, more than rounding: from double precision the model is {own:.2g} away, the "
+        f"file {off:.2g}"
+    )
+
+
+def _double(example: Any) -> Any:
+    return tree_map(lambda x: x.double() if _is_float(x) else x, example)
+
+
+def _is_float(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.is_floating_point()
 
 
 def _said(error: Exception) -> str:

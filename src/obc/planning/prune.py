@@ -19,6 +19,7 @@ from obc.plans.plan import Plan
 from obc.recalibration.account import Recalibration
 from obc.recalibration.lockstep import Call
 from obc.recalibration.recalibrate import call_by, recalibrate
+from obc.running.checks import check_flag, check_function, check_whole
 from obc.running.modules import duplicate
 from obc.running.offload import at_hand
 from obc.search.planner import Calibrating, check_task
@@ -108,6 +109,11 @@ def prune(
     >>> small[2]
     Linear(in_features=32, out_features=4, bias=True)
     """
+    check_flag("paper", paper)
+    check_flag("details", details)
+    check_whole("samples", samples, 0)
+    if call is not None:  # else it would fail when the plan is made
+        check_function("call", call)
     if isinstance(batches, Iterator):
         raise ObcError(
             "batches are read more than once; pass a list or a loader, not an iterator",

@@ -216,7 +216,7 @@ class Plan(BaseModel):
             ) from None
         if len(text) > LIMIT:
             raise ObcError(f"the plan takes {len(text)} bytes, more than Plan.load reads ({LIMIT})")
-        write(path, lambda aside: aside.write_text(text, encoding="utf-8"))
+        write(location(path), lambda aside: aside.write_text(text, encoding="utf-8"))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Plan:

@@ -13,7 +13,7 @@ from obc.recalibration.account import Recalibration
 from obc.recalibration.lockstep import Call
 from obc.recalibration.procedure import Procedure
 from obc.recalibration.rows import samples_in
-from obc.running.checks import check_batches, check_function, check_whole
+from obc.running.checks import check_batches, check_flag, check_function, check_whole
 from obc.running.forward import arguments
 from obc.running.offload import at_hand
 from obc.search.planner import Calibrating
@@ -79,9 +79,12 @@ def recalibrate(
     check_whole("samples", samples, 1)
     check_whole("seed", seed)
     if call is not None:
-        check_function("call", call, "of a model and a batch")
+        check_function("call", call)
+    if residual is not None:
+        check_flag("residual", residual)
     chosen = _enough(batches, samples)
-    procedure = Procedure(pruned, original, chosen, call or call_with, example, seed)
+    named = partial(_named, call or call_with)
+    procedure = Procedure(pruned, original, chosen, named, example, seed)
     return procedure.run(source, residual)
 
 
@@ -90,6 +93,16 @@ def call_with(model: nn.Module, batch: Any) -> Any:
     if isinstance(batch, Mapping):
         return model(**batch)
     return model(batch[0] if isinstance(batch, (tuple, list)) else batch)
+
+
+def _named(call: Call, model: nn.Module, batch: Any) -> Any:
+    """Errors of the model say that they came with a batch."""
+    try:
+        return call(model, batch)
+    except ObcError:
+        raise
+    except Exception as error:
+        raise ObcError(f"a batch to recalibrate with failed: {error}") from error
 
 
 def call_by(task: Calibrating, model: nn.Module, batch: Any) -> Any:

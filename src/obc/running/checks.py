@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable
 from typing import Any
 
@@ -30,6 +31,18 @@ def check_whole(argument: str, value: object, least: int | None = None) -> None:
         raise ObcError(f"{argument} is a whole number{floor}, not {value!r}")
 
 
+def check_number(argument: str, value: object) -> None:
+    """Refuse what is no number, whole or not."""
+    if not isinstance(value, (int, float)):
+        raise ObcError(f"{argument} is a number, not {value!r}")
+
+
+def check_flag(argument: str, value: object) -> None:
+    """Refuse what is neither true nor false; a tensor, say, may be both."""
+    if not isinstance(value, bool):
+        raise ObcError(f"{argument} is True or False, not {value!r}")
+
+
 def check_batches(batches: object) -> None:
     """Refuse what no batches can be taken from."""
     items = hasattr(batches, "__iter__") or hasattr(batches, "__getitem__")
@@ -39,9 +52,27 @@ def check_batches(batches: object) -> None:
         )
 
 
-def check_function(argument: str, value: object, takes: str) -> None:
-    """Refuse what cannot be called."""
-    if not callable(value):
+def check_function(argument: str, value: object) -> None:
+    """Refuse what cannot be called with a model and a batch.
+
+    >>> check_function("loss", lambda batch: 0.0)
+    Traceback (most recent call last):
+    obc.errors.ObcError: loss is a function of a model and a batch, not <function <lambda>...
+    """
+    if not callable(value) or not _takes_two(value):
         raise ObcError(
-            f"{argument} is a function {takes}, not {value!r}", section="batches-and-loss"
+            f"{argument} is a function of a model and a batch, not {value!r}",
+            section="batches-and-loss",
         )
+
+
+def _takes_two(function: Any) -> bool:
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # one written in C may have none
+        return True
+    try:
+        signature.bind(None, None)
+    except TypeError:
+        return False
+    return True

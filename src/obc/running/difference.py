@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -38,24 +39,45 @@ def difference(reference: Sequence[Tensor], outputs: Sequence[Tensor], bare: boo
 
 
 def error(a: Tensor, b: Tensor, where: str = "") -> float:
+    """The largest relative error of one tensor against another; an error beyond rounding."""
+    worst = _distance(a, b)
+    if a.is_floating_point() or a.is_complex():
+        if not worst <= torch.finfo(a.dtype).eps ** 0.5:
+            raise ObcError(
+                f"the pruned model differs from the masked original by {worst:.2g}{where}"
+            )
+    elif worst:
+        raise ObcError(f"the pruned model puts out other whole numbers{where}, {worst:.0%}")
+    return worst
+
+
+def distance(reference: Sequence[Tensor], outputs: Sequence[Tensor]) -> float:
+    """The largest relative error over all outputs, however large; infinite for other shapes.
+
+    >>> distance([torch.tensor([1.0, 2.0])], [torch.tensor([1.0, 5.0])])
+    1.0
+    """
+    if [t.shape for t in reference] != [t.shape for t in outputs]:
+        return math.inf
+    return max((_distance(a, b) for a, b in zip(reference, outputs, strict=True)), default=0.0)
+
+
+def _distance(a: Tensor, b: Tensor) -> float:
     """The largest relative error of one tensor against another of its shape.
 
-    Whole numbers are equal, but for one in a hundred: rounding may decide between two.
+    Of whole numbers the share that differs, if it is above a hundredth: rounding may decide
+    between two. Infinite where one has a finite number and the other has not.
     """
     if a.is_meta or not a.numel():
         return 0.0
     a, b = _plain(a), _plain(b)
     if not a.is_floating_point():
         share = float((a != b).double().mean())
-        if share > 0.01:
-            raise ObcError(f"the pruned model puts out other whole numbers{where}, {share:.0%}")
-        return 0.0
+        return share if share > 0.01 else 0.0
     finite = torch.isfinite(a)
-    worst = _relative(a[finite].double(), b[finite].double())
-    limit = torch.finfo(a.dtype).eps ** 0.5
-    if not worst <= limit or not torch.equal(finite, torch.isfinite(b)):
-        raise ObcError(f"the pruned model differs from the masked original by {worst:.2g}{where}")
-    return worst
+    if not torch.equal(finite, torch.isfinite(b)):
+        return math.inf
+    return _relative(a[finite].double(), b[finite].double())
 
 
 def numbers(tensor: Tensor) -> int:

@@ -76,10 +76,10 @@ def check(runtime: str) -> None:
     Traceback (most recent call last):
     obc.errors.ObcError: no runtime named 'onnx'; there are torch, compile, onnxruntime, openvino...
     """
-    if runtime not in RUNTIMES:
+    if not isinstance(runtime, str) or runtime not in RUNTIMES:
         known = ", ".join(RUNTIMES)
         raise ObcError(
-            f"no runtime named '{runtime}'{closest(runtime, RUNTIMES)}; there are {known}",
+            f"no runtime named '{runtime}'{closest(str(runtime), RUNTIMES)}; there are {known}",
             section="names",
         )
     for package in _NEEDS.get(runtime, ()):

@@ -13,7 +13,7 @@ from torch import nn
 from obc.criteria.criterion import Criterion, make
 from obc.criteria.reduce import check
 from obc.errors import ObcError, closest
-from obc.running.checks import check_whole
+from obc.running.checks import check_flag, check_whole
 from obc.search.choice import chosen
 from obc.search.ranking import PACES, RANKS, SCOPES
 from obc.tracing.sites import Site, Sites
@@ -57,6 +57,8 @@ class Settings:
             )
         if not isinstance(self.carry, (int, float)) or not 0 <= self.carry < 1:
             raise ObcError(f"carry is from 0 up to, but not, 1, not {self.carry!r}")
+        check_flag("uniform", self.uniform)
+        check_flag("checkpoint", self.checkpoint)
         check_whole("seed", self.seed)
         check_whole("rows", self.rows, 1)
         if self.round_to is not None:

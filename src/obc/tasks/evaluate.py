@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import nn
 
+from obc.running.modules import checked_module
 from obc.running.offload import at_hand
 from obc.tasks.classification import Classification
 from obc.tasks.evaluation import Evaluation
@@ -23,7 +24,7 @@ def evaluate(model: nn.Module, data: Any) -> Evaluation:
     >>> evaluate(nn.Linear(2, 3), [batch]).top5
     100.0
     """
-    return task_of(test=data).evaluate(model)
+    return task_of(test=data).evaluate(checked_module(model))
 
 
 def task_of(train: Any = None, test: Any = None) -> Task:

@@ -2,7 +2,8 @@
 
 Each site loses another share of its channels, and the narrower model must compute what the masked
 original does. This shows what no flow of ids does: a factor of the width (`x / C ** 0.5`), a table
-of numbers as long as the width (`arange(C)`), two widths that must be equal.
+of numbers as long as the width (`arange(C)`), two widths that must be equal, a decision by
+whether a width is even or divides by three (`if C % 2`).
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from obc.tracing.sites import Site
 from obc.tracing.trial import Trial, alike, full
 
 _SEED = 0
+_DIVISORS = (2, 3, 5, 7)
 _HALF = (torch.float16, torch.bfloat16)
 
 
@@ -108,6 +110,24 @@ def _shares(sites: list[Site]) -> dict[str, list[int]]:
     units = {}
     for number, site in enumerate(sites):
         share = 0.35 + 0.5 * (number * 0.618 % 1)  # steps of the golden ratio never repeat
-        count = min(max(round(site.size * share), 1, site.picked), site.size - 1)
-        units[site.name] = sorted(draw.sample(range(site.size), count))
+        count = _unlike(site.size, max(1, site.picked), share)
+        # Mostly the last ones: of an even choice each half would keep its half, whatever the code
+        # cuts it by. With gaps, since neighbours that stay neighbours hide what they share.
+        first = max(0, site.size - count - count // 4 - 1)
+        units[site.name] = sorted(draw.sample(range(first, site.size), count))
     return units
+
+
+def _unlike(size: int, least: int, share: float) -> int:
+    """A width of about this share that divides by what the whole does not, and the reverse.
+
+    What code decides by `width % d` is then decided the other way. Small divisors count first,
+    since they are the likely ones.
+
+    >>> [_unlike(size, 1, 0.5) for size in (2, 7, 8, 12, 64)]
+    [1, 6, 3, 5, 15]
+    """
+    low, high = (round(size * edge) for edge in (share - 0.3, share + 0.3))
+    widths = [n for n in range(max(low, least), min(high, size - 1) + 1)] or [min(least, size - 1)]
+    differs = {n: [(n % d == 0) != (size % d == 0) for d in _DIVISORS] for n in widths}
+    return max(widths, key=lambda n: (differs[n], -abs(n - size * share)))

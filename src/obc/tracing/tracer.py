@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from obc.errors import ObcError, closest
 from obc.running.caches import cold
-from obc.running.checks import names
+from obc.running.checks import check_flag, names
 from obc.running.forward import forward, outputs
 from obc.running.modules import named_tensors
 from obc.running.offload import at_hand
@@ -53,6 +53,7 @@ def trace(
     >>> print(sites.frozen[0])
     3 (4 channels): model output (the model)
     """
+    check_flag("heads", heads)
     return Tracing(model, example, names("ignore", ignore, "a layer"), heads).sites
 
 
