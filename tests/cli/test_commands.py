@@ -164,6 +164,18 @@ def test_show_of_a_pruned_model_shows_its_plan(half: Path) -> None:
     assert "Plan for macs=2x" in run("show", half).stdout
 
 
+def test_show_tells_of_what_is_down_to_one_channel(tmp_path: Path) -> None:
+    model = obc.models.resnet20(in_channels=1)
+    example = torch.rand(1, 1, 8, 8)
+    plan = obc.Plan.from_kept(obc.trace(model, example), {"layer1.0.conv1": [3]})
+    obc.save(obc.apply(model, plan), tmp_path / "thin", reference="resnet20,in_channels=1")
+    assert done("show", tmp_path / "thin")["single"] == ["layer1.0.conv1"]
+    assert (
+        "Down to one channel, so no longer sites: layer1.0.conv1"
+        in run("show", tmp_path / "thin").stdout
+    )
+
+
 def test_show_draws_a_page(half: Path, tmp_path: Path) -> None:
     done("show", half, "--html", tmp_path / "half.html")
     words = (tmp_path / "half.html").read_text(encoding="utf-8")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -87,6 +89,26 @@ def test_a_layer_that_is_not_pruned_is_listed_itself(
 ) -> None:
     sites = obc.trace(model, example)
     assert layer in {f.layer for f in sites.frozen} | {m.layer for s in sites for m in s.members}
+
+
+def test_quantized_layers_are_listed_with_what_reaches_them() -> None:
+    torch.manual_seed(0)
+    head = nn.Sequential(nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 2))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch is about to move its quantization elsewhere
+        quantized = torch.ao.quantization.quantize_dynamic(head, {nn.Linear})
+        recurrent = torch.ao.quantization.quantize_dynamic(nn.Sequential(nn.GRU(4, 6)), {nn.GRU})
+    packed = "weights are packed, as quantized"
+    sites = obc.trace(quantized, torch.rand(2, 8))
+    assert [(f.layer, f.size, f.reason) for f in sites.frozen] == [
+        ("0", 6, packed),
+        ("2", 2, packed),
+    ]
+    assert {(f.layer, f.size) for f in obc.trace(recurrent, torch.rand(2, 1, 4)).frozen} == {
+        ("0", 6)
+    }
+    whole = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), quantized)
+    assert {f.layer for f in obc.trace(whole, torch.rand(2, 4)).frozen} == {"0", "2.0", "2.2"}
 
 
 def test_untouched_parameters_are_listed_and_hold_their_partners() -> None:

@@ -64,6 +64,9 @@ def show(
     for cut in applied(net):
         out.say(cut.summary())
     out.say(_sites_table(sites), _statistics(sites), _frozen(sites), _costs_table(costs))
+    single = _single(net, sites)
+    if single:
+        out.say(f"Down to one channel, so no longer sites: {_short(single)}")
     if sites.untouched:
         out.say(f"Not reached by this input, left as they are: {_short(list(sites.untouched))}")
     if html is not None:
@@ -79,8 +82,15 @@ def show(
             for f in sites.frozen
         ],
         "untouched": list(sites.untouched),
+        "single": single,
         "layers": {n: {"macs": c.macs, "params": c.params} for n, c in costs.layers.items()},
     }
+
+
+def _single(net: nn.Module, sites: Sites) -> list[str]:
+    """Sites that a model was cut by and that have one channel left: a trace lists them no more."""
+    left = {name: len(site.kept) for cut in applied(net) for name, site in cut.sites.items()}
+    return [name for name, count in left.items() if count == 1 and name not in sites.names]
 
 
 def _widths(net: nn.Module, sites: Sites, file: Path | None) -> Widths:

@@ -52,27 +52,27 @@ def check_batches(batches: object) -> None:
         )
 
 
-def check_function(argument: str, value: object) -> None:
-    """Refuse what cannot be called with a model and a batch.
+def check_function(argument: str, value: object, *, batch: bool = True) -> None:
+    """Refuse what cannot be called with a model, and a batch.
 
     >>> check_function("loss", lambda batch: 0.0)
     Traceback (most recent call last):
     obc.errors.ObcError: loss is a function of a model and a batch, not <function <lambda>...
     """
-    if not callable(value) or not _takes_two(value):
+    takes = "a model and a batch" if batch else "a model"
+    if not callable(value) or not _takes(value, 1 + batch):
         raise ObcError(
-            f"{argument} is a function of a model and a batch, not {value!r}",
-            section="batches-and-loss",
+            f"{argument} is a function of {takes}, not {value!r}", section="batches-and-loss"
         )
 
 
-def _takes_two(function: Any) -> bool:
+def _takes(function: Any, count: int) -> bool:
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):  # one written in C may have none
         return True
     try:
-        signature.bind(None, None)
+        signature.bind(*[None] * count)
     except TypeError:
         return False
     return True

@@ -13,6 +13,7 @@ from obc.errors import ObcError, closest
 from obc.running.modules import check_model, named_tensors
 from obc.tracing.flow import Flow, Leaf, labelled_dims
 from obc.tracing.ledger import Place, any_between
+from obc.tracing.packed import packed
 from obc.tracing.solve import Classes
 from obc.tracing.wiring import Wiring, wire
 
@@ -178,6 +179,8 @@ def build(
     sites, lone = _group(dims, classes, free, has["head"], flow.ledger.statistics)
     sites = [_with_picks(site, flow, classes) for site in sites]
     frozen = _frozen(dims, classes, lone, read)
+    for layer, size, why in packed(model):
+        frozen.append(Frozen(layer, size, why.text, "", str(why.place)))
     sites = _distinct(sites, names)
     return Sites(sites, frozen, untouched, shapes_of(model), example, wire(flow))
 

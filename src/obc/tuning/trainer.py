@@ -13,7 +13,7 @@ from torch import nn
 from obc.disk.location import location
 from obc.errors import ObcError
 from obc.running import randomness as seeds
-from obc.running.checks import check_flag
+from obc.running.checks import check_flag, check_function
 from obc.running.modules import checked_module
 from obc.tasks.evaluate import task_of
 from obc.tasks.evaluation import Evaluation, best_of
@@ -85,8 +85,8 @@ def finetune(
     check_flag("resume", resume)
     if not any(p.requires_grad for p in model.parameters()):
         raise ObcError("there is nothing to tune: no parameter of the model requires a gradient")
-    if callback is not None and not callable(callback):
-        raise ObcError(f"callback is a function of a model, not {callback!r}")
+    if callback is not None:
+        check_function("callback", callback, batch=False)
     task = task_of(train, val)
     _check(recipe, teacher)
     # Only here: accelerate takes as long to import as torch itself.
