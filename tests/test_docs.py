@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import obc
 from tests import vision
 from tests.hugging import import_transformers
 
@@ -37,6 +38,17 @@ def test_the_page_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_there_are_pages() -> None:
     assert {"method.md", "tracing.md", "extending.md", "tuning.md", "report.md"} <= set(PAGES)
     assert {"models/llama.md", "steps.md"} <= set(PAGES)
+
+
+def test_the_api_page_has_every_public_name() -> None:
+    page = (DOCS / "api.md").read_text(encoding="utf-8")
+    directives = re.findall(r"^\.\. auto(?:function|class|method):: ([\w.]+)$", page, re.M)
+    public = {f"obc.{name}" for name in obc.__all__} - {"obc.Plan"}  # told method by method
+    public |= {f"obc.tasks.{name}" for name in obc.tasks.__all__} - {
+        "obc.tasks.Evaluation",
+        "obc.tasks.evaluate",
+    }  # the same as in obc
+    assert sorted(public - set(directives)) == []
 
 
 def reasons() -> set[str]:
