@@ -11,13 +11,14 @@ from torch import Tensor, nn
 
 import obc
 from obc.data.boxed import Boxed
+from obc.errors import ObcError
 from obc.models.suppression import Detections
 from obc.models.yolov7 import YOLOv7, yolov7, yolov7_tiny
 from obc.models.yolov7_loss import Gains, yolov7_loss
 from obc.running.processes import Group
 from obc.tasks import Detection, resolve
 from obc.tasks.detection import _everyones, _parted
-from obc.tasks.detectors import detector_of, unwrapped
+from obc.tasks.detectors import LIBRARIES, detector_of, unwrapped
 from tests.boxed import rectangles, write_voc
 from tests.vision import import_torchvision, installed
 
@@ -268,3 +269,17 @@ def test_a_wrapped_model_is_seen_through() -> None:
 
     assert unwrapped(Wrapper()) is inner
     assert detector_of(Wrapper()) is detector_of(inner)
+
+
+@pytest.mark.parametrize("name", ["Detect", "Segment"])
+def test_heads_of_ultralytics_that_put_out_more_than_boxes(name: str) -> None:
+    theirs = {"__module__": "ultralytics.nn.modules.head"}
+    head = type("Mine", (type(name, (nn.Module,), theirs),), {})
+    kind = type("DetectionModel", (nn.Module,), {"__module__": "ultralytics.nn.tasks"})
+    model = kind()
+    model.model = nn.Sequential(nn.Identity(), head())
+    if name == "Detect":
+        assert detector_of(model) is LIBRARIES["ultralytics"]
+        return
+    with pytest.raises(ObcError, match="ends in Detect or v10Detect, this model in Segment"):
+        detector_of(model)

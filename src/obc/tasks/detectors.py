@@ -43,6 +43,8 @@ def detector_of(model: nn.Module) -> Detector:
         if issubclass(kind, YOLOv7):
             return OURS
         if library in LIBRARIES:
+            if library == "ultralytics":
+                _check_head(unwrapped(model))
             return LIBRARIES[library]
     raise ObcError(
         f"{type(model).__name__} is no detector whose loss obc knows: YOLOv7, or one of "
@@ -54,6 +56,9 @@ def unwrapped(model: Any) -> Any:
     """A model without what `DistributedDataParallel` has put around it."""
     inner = getattr(model, "module", None)
     return inner if isinstance(inner, nn.Module) else model
+
+
+_HEADS = ("Detect", "v10Detect")  # not those of masks, key points, turned boxes, texts, RT-DETR
 
 
 def _our_loss(model: nn.Module, plain: Any, batch: Boxed) -> Tensor:
@@ -68,6 +73,17 @@ def _our_boxes(model: nn.Module, plain: Any, images: Tensor) -> list[Detections]
 
 
 OURS = Detector(_our_loss, _our_boxes, lambda plain: int(plain.detect.classes))
+
+
+def _check_head(plain: Any) -> None:
+    """Refuse models of ultralytics that put out more than boxes, or boxes in another form."""
+    kinds = type(plain.model[-1]).mro()
+    head = next((k.__name__ for k in kinds if k.__module__.startswith("ultralytics.")), "nothing")
+    if head not in _HEADS:
+        raise ObcError(
+            f"a detector of ultralytics ends in {' or '.join(_HEADS)}, this model in {head}, whose "
+            "loss needs more than boxes: prune it with a loss of your own (obc.prune)"
+        )
 
 
 def _ultralytics_loss(model: nn.Module, plain: Any, batch: Boxed) -> Tensor:
