@@ -3,7 +3,7 @@
 | target | what it allows |
 | --- | --- |
 | `accuracy-1%` | of a metric in per cent: a fall by one **point**, say from 93.4% to 92.4% |
-| `perplexity+5%`, `map-2%` | of any other metric: a change by that share of what it was |
+| `perplexity+5%`, `rmse+2%` | of any other metric: a change by that share of what it was |
 | `loss+0.05` | a change by that much |
 | `accuracy>=92`, `perplexity<=20` | whatever is at least, or at most, that |
 
