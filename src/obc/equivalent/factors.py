@@ -17,6 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from obc.equivalent import rounded
+
 
 @dataclass(frozen=True)
 class Block:
@@ -44,6 +46,7 @@ class Mix(nn.Module):
 
     order: Tensor | None
     back: Tensor | None
+    kept: Tensor
 
     def __init__(self, blocks: list[Block], dim: int, width: int, groups: int = 1) -> None:
         super().__init__()
@@ -61,8 +64,15 @@ class Mix(nn.Module):
         # The plan tells them again, so they are no part of the state dict.
         self.register_buffer("order", _unless_plain(order), persistent=False)
         self.register_buffer("back", _unless_plain(back), persistent=False)
+        self.register_buffer("kept", blocks[0].kept, persistent=False)
         single = len(blocks) == 1 and self.matrices[0].shape[0] == 1 and self.positions == [1]
         self.plain = single and self.order is None and self.back is None and not self.untouched
+
+    @property
+    def matrix(self) -> Tensor:
+        """The only one, where this is plain."""
+        only: Tensor = self.matrices[0]
+        return only.squeeze(0)
 
     def of_bias(self, bias: Tensor) -> Tensor:
         """The bias of the outputs that this mixes."""
@@ -74,10 +84,9 @@ class Mix(nn.Module):
         """A tensor whose dimension `dim` is mixed down to the kept channels."""
         if not self.plain:
             return self._in_blocks(x, dim)
-        matrix: Tensor = self.matrices[0][0]
         if dim == 0:
-            return (matrix @ x.flatten(1)).reshape(-1, *x.shape[1:])
-        return (x.movedim(dim, -1) @ matrix.t()).movedim(-1, dim)
+            return (self.matrix @ x.flatten(1)).reshape(-1, *x.shape[1:])
+        return (x.movedim(dim, -1) @ self.matrix.t()).movedim(-1, dim)
 
     def _in_blocks(self, x: Tensor, dim: int) -> Tensor:
         x = x.movedim(dim, 0)
@@ -142,11 +151,14 @@ class Factors(nn.Module):
         # Ŵ is laid out like W: a convolution hands the layout of its weight on to what it puts out.
         last = weight.ndim == 4 and not weight.is_contiguous()
         mixes: Any = [*self.C, *self.D]
+        sides = [(m, 3 if last and m.dim == 1 else m.dim) for m in (mixes[i] for i in self.order)]
         with _exact(weight):
             x = weight.permute(0, 2, 3, 1) if last else weight
-            for i in self.order:
-                mix = mixes[i]
-                x = mix.along(x, 3 if last and mix.dim == 1 else mix.dim)
+            if all(mix.plain for mix, _ in sides) and rounded.allowed(x):
+                x = rounded.mixed(x, [(mix.matrix, mix.kept, dim) for mix, dim in sides])
+            else:
+                for mix, dim in sides:
+                    x = mix.along(x, dim)
             x = x.contiguous().permute(0, 3, 1, 2) if last else x.contiguous()
             # A single input, or a kernel of one pixel, leaves strides that pass for both layouts,
             # and with them oneDNN's gradient of the weight writes out of bounds: flat and back,

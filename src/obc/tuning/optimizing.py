@@ -22,10 +22,12 @@ def optimizer_of(model: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
         recipe.ep_lr,
         recipe.weight_decay if decay is None else decay,
     )
+    # On processors torch goes over the weights once for each operation unless told otherwise.
+    fused = all(p.device.type == "cpu" for p in model.parameters()) or None
     if recipe.optimizer == "sgd":
-        return torch.optim.SGD(groups, lr=recipe.lr, momentum=recipe.momentum)
+        return torch.optim.SGD(groups, lr=recipe.lr, momentum=recipe.momentum, fused=fused)
     first, second = recipe.betas
-    return torch.optim.AdamW(groups, lr=recipe.lr, betas=(first, second))
+    return torch.optim.AdamW(groups, lr=recipe.lr, betas=(first, second), fused=fused)
 
 
 def schedule_of(
