@@ -1,5 +1,6 @@
 """Products in bfloat16: the identity's part exact, the rest and gradients off by its rounding."""
 
+import copy
 from collections.abc import Iterator
 
 import pytest
@@ -108,6 +109,25 @@ def test_a_model_follows_torchs_setting(medium: None, layout: torch.memory_forma
         assert found["medium"][name].stride() == right.stride()
         differ += bool(off > 1e-5)
     assert differ > 6
+
+
+def test_training_goes_the_same_way(medium: None) -> None:
+    """Fifty steps end at the same loss within a thirtieth of what they gained."""
+    x, y, start = torch.randn(32, 3, 8, 8), torch.randint(0, 4, (32,)), net_with_factors()
+    losses = {}
+    for precision in ("medium", "highest"):
+        torch.set_float32_matmul_precision(precision)
+        net = copy.deepcopy(start)
+        optimizer = torch.optim.SGD(net.parameters(), 0.1, momentum=0.9)
+        for step in range(50):
+            loss = nn.functional.cross_entropy(net(x), y)
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            losses[precision, step] = loss.item()
+    gained = losses["highest", 0] - losses["highest", 49]
+    assert gained > 0.1
+    assert abs(losses["medium", 49] - losses["highest", 49]) < gained / 30
 
 
 def test_merging_keeps_what_was_tuned(medium: None) -> None:
