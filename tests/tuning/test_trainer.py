@@ -36,7 +36,7 @@ def bare(model: nn.Module, recipe: obc.Recipe) -> nn.Module:
     groups = obc.parameter_groups(model, recipe.lr, recipe.weight_decay, **ep)  # type: ignore[arg-type]
     kind: Any = torch.optim.SGD if recipe.optimizer == "sgd" else torch.optim.AdamW
     extra = {"momentum": 0.9} if recipe.optimizer == "sgd" else {}
-    optimizer = kind(groups, lr=recipe.lr, **extra)
+    optimizer = kind(groups, lr=recipe.lr, fused=True, **extra)
     total = recipe.epochs * DATA.count(recipe.batch_size)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, total)
     average = None
