@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,7 @@ import obc
 from obc.cli.inputs import model_of
 from tests import vision
 from tests.cli.running import done, run
-from tests.hugging import decoder, import_transformers, tokenizer
+from tests.hugging import decoder, gpt2, import_transformers, tokenizer
 
 pytestmark = pytest.mark.skipif(
     not vision.installed("transformers"), reason="transformers is not installed"
@@ -101,14 +103,52 @@ def test_export_to_gguf(folder: Path, tmp_path: Path) -> None:
         ("tale.txt,length=9000", "less than one window of 9000"),
         ("no.txt", "no text at"),
         ("empty.txt", "is empty"),
+        ("binary.txt", "it has NUL bytes"),
         ("tale.txt,length=20,tokenizer=WIDER", "the tokenizer does not fit the model: a token is"),
     ],
 )
 def test_texts_that_do_not_fit(folder: Path, data: str, message: str) -> None:
     (folder / "empty.txt").write_text("\n")
+    (folder / "binary.txt").write_bytes(b"PK\0\0 whale")
     wider = tokenizer()
     wider.add_tokens(["whale", "names"])  # ids behind the model's vocabulary
     wider.save_pretrained(folder / "wider")
     data = data.replace("WIDER", str(folder / "wider"))
     found = run("eval", folder, "--data", f"text:{folder}/{data},row=16")
     assert found.exit_code == 1 and message in " ".join(found.output.split())
+
+
+def test_weights_that_are_pickled_or_not_all_there(folder: Path, tmp_path: Path) -> None:
+    """Neither is evaluated with random weights in place of those that the user means."""
+    data = f"text:{folder}/tale.txt,length=20,row=16"
+    lacking, pickled = tmp_path / "lacking", tmp_path / "pickled"
+    shutil.copytree(folder, lacking)
+    config = json.loads((folder / "config.json").read_text())
+    (lacking / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 3}))
+    found = run("eval", lacking, "--data", data)
+    said = " ".join(found.output.split())
+    assert found.exit_code == 1 and "9 tensors that its config.json asks for are missing" in said
+    shutil.copytree(folder, pickled)
+    (pickled / "model.safetensors").rename(pickled / "pytorch_model.bin")
+    found = run("eval", pickled, "--data", data)
+    assert found.exit_code == 1 and "has pickled weights alone" in " ".join(found.output.split())
+
+
+def test_one_width_where_no_configuration_can_say_it(tmp_path: Path) -> None:
+    """GPT-2 has no width of a head: the folder of a uniform plan needs its class, and says so.
+
+    A head holds an eighth of a block: only a plan of one width may land so far below its target.
+    """
+    torch.manual_seed(0)
+    gpt2("sdpa").save_pretrained(tmp_path)
+    tokenizer().save_pretrained(tmp_path)
+    (tmp_path / "tale.txt").write_text(TEXT)
+    data = f"text:{tmp_path}/tale.txt,length=20,row=16"
+    quick = ("--no-recalibrate", "--criterion", "l1", "--target", "params[blocks]=88%")
+    quick = (*quick, "--uniform", "--sites", "heads")
+    found = run("prune", tmp_path, "--data", data, *quick, "--out", tmp_path / "out")
+    assert found.exit_code == 0, found.output
+    assert (tmp_path / "out" / "modeling_pruned.py").exists()
+    assert "no configuration of GPT2LMHeadModel can say these widths" in " ".join(
+        found.output.split()
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import warnings
 from pathlib import Path
@@ -16,7 +17,7 @@ from obc.criteria import single
 from obc.errors import ObcError
 from obc.tasks import Language, resolve
 from tests import vision
-from tests.hugging import decoder, tokenizer
+from tests.hugging import bert, decoder, import_transformers, t5, tokenizer
 
 pytestmark = pytest.mark.skipif(
     not vision.installed("transformers"), reason="transformers is not installed"
@@ -148,9 +149,14 @@ def test_speed_is_told(llama: Any) -> None:
         (lambda: Language(TEXT, tokenizer="no/such folder"), "no tokenizer can be loaded from"),
         (lambda: Language(torch.zeros(9)), "tokens are a row of whole numbers"),
         (lambda: Language(test=torch.arange(9), length=4, stride=5), "a stride is from 1 to"),
+        (lambda: Language(test=torch.arange(9), length="x"), "a whole number from 2, not 'x'"),
+        (lambda: Language(test=torch.arange(9), length=2.5), "a whole number from 2, not 2.5"),
+        (lambda: Language(test=torch.arange(9), length=0), "a whole number from 2, not 0"),
+        (lambda: Language(test=torch.arange(9), length=4, windows=-1), "windows is .* from 1"),
         (lambda: Language([1, 2]), "a text, token ids or a data set"),
         (lambda: resolve("text:no/file.txt,tokenizer=x", None), "no text at no/file.txt|tokenizer"),
         (lambda: resolve("text:tale.txt", None), "a text needs a tokenizer"),
+        (lambda: Language(TEXT, tokenizer="/no/such/folder"), "there is no folder '/no/such"),
     ],
 )
 def test_what_cannot_be(make: Any, message: str) -> None:
@@ -163,6 +169,51 @@ def test_a_tokenizer_and_windows_that_do_not_fit_the_model(llama: Any) -> None:
         Language(test=torch.full((40,), 60), length=20).evaluate(llama)
     with pytest.raises(ObcError, match=r"a window of 50 tokens is longer than the model's 41"):
         Language(test=torch.ones(100).long(), length=50).evaluate(llama)
+
+
+class Looks(nn.Module):
+    """Each token's logits are told what the next one is."""
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return nn.functional.one_hot(ids.roll(-1, 1), 11).float()
+
+
+def test_a_model_that_sees_what_it_is_to_predict(llama: Any) -> None:
+    """It would have the best perplexity of all; a decoder is not refused, in half precision too."""
+    ids = torch.arange(200) % 11
+    with pytest.raises(ObcError, match="Looks sees the tokens that it is to predict"):
+        Language(test=ids, length=20).evaluate(Looks())
+    sizes = {"hidden_size": 32, "intermediate_size": 48}  # of whole 16 bytes, for experts' kernels
+    mixture = decoder("Mixtral", **sizes, num_local_experts=4, num_experts_per_tok=2)
+    for model in (llama, mixture, copy.deepcopy(mixture).bfloat16()):
+        assert Language(test=ids, length=20).evaluate(model).perplexity > 1
+    hf = import_transformers()
+    few = {"num_hidden_layers": 1, "num_attention_heads": 4, "vocab_size": 53}
+    masked = hf.BertForMaskedLM(hf.BertConfig(**sizes, **few))
+    with pytest.raises(ObcError, match="BertForMaskedLM sees the tokens"):
+        Language(test=ids, length=20).evaluate(masked)
+
+
+def test_models_of_other_ends() -> None:
+    ids = torch.arange(200) % 11
+    with pytest.raises(ObcError, match="T5ForConditionalGeneration reads one text and writes"):
+        Language(test=ids, length=20).evaluate(t5(gated=False))
+    with pytest.raises(ObcError, match=r"puts out \[1, 5\] for \[1, 20\] tokens"):
+        Language(test=ids, length=20).evaluate(bert("eager"))
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"), [([None, "a b"], "holds None"), ([1, 2], "holds 1"), ([], "is empty")]
+)
+def test_data_sets_without_a_text(rows: list[Any], message: str, tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    data = datasets.Dataset.from_dict({"text": rows})
+    with pytest.raises(ObcError, match=message):
+        Language(test=data, tokenizer=tokenizer(), length=4)
+    datasets.DatasetDict(train=data, test=data).save_to_disk(tmp_path / "data")
+    tokenizer().save_pretrained(tmp_path / "model")
+    with pytest.raises(ObcError, match=message):
+        resolve(f"text:hf:{tmp_path}/data,length=4,row=4", f"hf:{tmp_path}/model")
 
 
 def test_a_decoder_is_planned_by_its_task(llama: Any) -> None:

@@ -50,6 +50,11 @@ def model_of(
     if place.is_dir() and (place / "config.json").is_file() and not (place / folder.PLAN).exists():
         name = f"hf:{place.resolve()}"
         pretrained = weights is None and any(place.glob("*.safetensors"))
+        if weights is None and not pretrained and (pickled := sorted(place.glob("*.bin"))):
+            raise ObcError(
+                f"{place} has pickled weights alone ({pickled[0].name}), which obc does not read; "
+                "transformers' own from_pretrained and save_pretrained write them as safetensors"
+            )
     elif place.is_dir() and place == Path(name):
         return _saved(place, weights, pretrained)
     if task is not None and not pretrained:

@@ -35,6 +35,7 @@ from obc.data.sources import moved
 from obc.disk.claim import claimed
 from obc.disk.writing import write
 from obc.errors import ObcError
+from obc.files.modelling import MODELLING
 from obc.files.reference import reference
 from obc.planning.estimate import estimate_search
 from obc.planning.planner import as_printed, by_blocks
@@ -206,6 +207,11 @@ def prune(
             seed=seed,
         )
         stages[-1] = job.save(stages[-1])
+        if uniform and (folder / MODELLING).exists():
+            out.note(
+                f"no configuration of {type(net).__name__} can say these widths, so {folder} loads "
+                "with trust_remote_code=True; plain from_pretrained may load it with --sites ffn"
+            )
         runtime = None if promised else runtime_of(target)
         if runtime is not None and not equivalent:
             recording.add_time(record, runtime, seconds([whole, net], job.example, runtime))

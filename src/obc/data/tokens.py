@@ -12,6 +12,7 @@ from torch import Tensor
 
 from obc.data.sources import Samples
 from obc.errors import ObcError
+from obc.running.checks import check_whole
 
 UNSCORED = -100  # a label that no loss counts, as in torch and transformers
 _TOKENS = 8192  # of one batch of an evaluation
@@ -46,9 +47,11 @@ class Windows(Samples):
                 f"tokens are a row of whole numbers, or rows of them, not {tokens.dtype} "
                 f"{list(tokens.shape)}"
             )
-        if length < 2:
-            raise ObcError(f"a window has at least two tokens, not {length}")
+        check_whole("the length of a window", length, 2)
         step = length if stride is None else stride
+        check_whole("stride", step)
+        if limit is not None:
+            check_whole("windows", limit, 1)
         if not 1 <= step <= length:
             raise ObcError(f"a stride is from 1 to the window's length, {length}, not {step}")
         if tokens.shape[-1] < length:
@@ -100,6 +103,8 @@ def read_text(path: str | os.PathLike[str], join: str = "") -> str:
         text = "\n\n".join(line for line in text.splitlines() if line.strip())
     if not text.strip():
         raise ObcError(f"{path} is empty")
+    if "\0" in text:
+        raise ObcError(f"{path} cannot be read as text: it has NUL bytes, as no text does")
     return text
 
 

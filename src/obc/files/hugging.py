@@ -62,11 +62,10 @@ def _start(model: Any) -> Any:
     config.architectures = [type(model).__name__]
     heads = (getattr(m, "head_dim", None) for m in model.modules())
     width = next((n for n in heads if isinstance(n, int)), None)
-    if width is not None and hasattr(config, "head_dim"):
-        with suppress(
-            AttributeError
-        ):  # Falcon's is worked out from other widths, and cannot be set
-            config.head_dim = width  # else it would be taken from widths that have changed
+    if width is not None:
+        # Else it would be taken from widths that have changed; Qwen2 reads it where it is set.
+        with suppress(AttributeError):  # Falcon's is worked out from others, and cannot be set
+            config.head_dim = width
     return config
 
 

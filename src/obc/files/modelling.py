@@ -23,6 +23,8 @@ from obc.tracing.sites import shapes_of
 MODELLING = "modeling_pruned.py"
 _FILE = '''"""{kind} of transformers with the widths that config.json lists under "pruned"."""
 
+import copy
+
 import torch
 from {module} import {kind}
 
@@ -45,6 +47,11 @@ class Pruned{kind}({kind}):
             for key, value in numbers.items():
                 value = tuple(value) if isinstance(value, list) else value
                 setattr(self.get_submodule(path), key, value)
+        for path, numbers in config.pruned["configs"].items():
+            module = self.get_submodule(path)
+            module.config = copy.copy(module.config)
+            for key, value in numbers.items():
+                setattr(module.config, key, value)
         self.tie_weights()
 '''
 
@@ -66,6 +73,7 @@ def narrowed_config(model: Any) -> Any:
     config.pruned = {
         "shapes": {name: list(shape) for name, shape in after.items() if shape != before[name]},
         "numbers": _numbers(fresh, model),
+        "configs": _config_numbers(model),
     }
     return config
 
@@ -93,6 +101,17 @@ def _numbers(fresh: nn.Module, model: nn.Module) -> dict[str, dict[str, Any]]:
         }
         for path, module in model.named_modules()
         if path in others
+    }
+    return {path: numbers for path, numbers in changed.items() if numbers}
+
+
+def _config_numbers(model: Any) -> dict[str, dict[str, int]]:
+    """The same of configurations: a module whose code reads its width there has one of its own."""
+    whole = model.config.to_dict()
+    changed = {
+        path: {k: v for k, v in module.config.to_dict().items() if type(v) is int and v != whole[k]}
+        for path, module in model.named_modules()
+        if path and hasattr(module, "config") and module.config is not model.config
     }
     return {path: numbers for path, numbers in changed.items() if numbers}
 

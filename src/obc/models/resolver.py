@@ -156,7 +156,16 @@ def _hugging_face(name: str, pretrained: bool, options: dict[str, Any]) -> nn.Mo
             meta = torch.get_default_device().type == "meta"
             fresh: nn.Module = kind._from_config(config) if meta else kind(config)
             return fresh
-        trained: nn.Module = kind.from_pretrained(name, config=config, use_safetensors=True)
+        trained: nn.Module
+        trained, told = kind.from_pretrained(
+            name, config=config, use_safetensors=True, output_loading_info=True
+        )
+        lacking = sorted(told["missing_keys"])
+        if lacking and not settings:  # a head for other classes begins anew
+            raise ObcError(
+                f"the weights of '{name}' are not all there: {len(lacking)} tensors that its "
+                f"config.json asks for are missing, '{lacking[0]}' among them"
+            )
         return trained
 
     return _build(f"hf:{name}", build, options)

@@ -150,7 +150,9 @@ class Run:
         """Reach one target after the other, the loosest first; plans in the order asked for."""
         limits = [self.reach.limit(target) for target in self.targets]
         order = sorted(range(len(limits)), key=lambda i: -limits[i])
-        feasible = self.reach.feasible([self.targets[i] for i in order])
+        feasible = self.reach.feasible(
+            [self.targets[i] for i in order], exact=not self.settings.uniform
+        )
         with self.progress.shown():
             for number, i in enumerate(order):
                 if number >= len(self.state.landed):

@@ -79,9 +79,10 @@ class Reach:
                 f"not {predicted.macs} and {predicted.params} as expected; please report this model"
             )
 
-    def feasible(self, targets: Sequence[Target]) -> list[list[int]]:
+    def feasible(self, targets: Sequence[Target], exact: bool = True) -> list[list[int]]:
         """For each target, loosest first, counts that meet it, found before any work; or an error.
 
+        Where the landing need not be `exact`, a floor below the target is enough.
         Each target is tried by itself and, so that plans are nested, below the counts of the one
         before. Only the former is a reason to refuse: the run may come to other counts. Time is
         measured once, with every site at its floor.
@@ -94,6 +95,9 @@ class Reach:
         for target in targets:
             if self.value(floor) > self.limit(target):
                 self._relax(target, self.value(floor))
+            if not exact:
+                reachable.append(floor)
+                continue
             levels = below
             landing = land(self.price, levels, [], evenly(levels), self.limit(target))
             if not landing.met:

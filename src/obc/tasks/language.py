@@ -16,16 +16,18 @@ from obc.data.tokens import UNSCORED, Windows, read_text, tokenized
 from obc.errors import ObcError
 from obc.models.resolver import library, options_of
 from obc.running.forward import evaluating
+from obc.running.processes import Group
 from obc.running.timing import race
 from obc.tasks.classification import divergence, logits_of
-from obc.tasks.evaluation import Metric
-from obc.tasks.task import Task, device_of
+from obc.tasks.evaluation import Evaluation, Metric
+from obc.tasks.task import Split, Task, device_of
 
 _ROW = 256  # tokens of a row to calibrate and train on
 _TAIL = 10  # one part in so many, from the end of a single text, is kept for evaluation
 _EXAMPLE = 32  # tokens to trace and to count with
 _LENGTH = 2048  # tokens of a window to evaluate on
 _BRIEF = 4096  # tokens, where three models are evaluated one after the other
+_ROUNDING = 64  # steps of the type: products of experts round by how many tokens they get
 _START, _NEW = 8, 32  # tokens to begin with and to generate when decoding is timed
 
 _OPTIONS = {
@@ -112,7 +114,12 @@ class Language(Task):
             if "text" not in data.column_names:
                 raise ObcError(f"the data set has no column 'text', but {data.column_names}")
             self.joining = "rows joined by blank lines"
-            data = "\n\n".join(data["text"])
+            rows = list(data["text"])
+            if odd := [row for row in rows if not isinstance(row, str)]:
+                raise ObcError(
+                    f"the column 'text' of the data set holds {odd[0]!r}, which is no text"
+                )
+            data = "\n\n".join(rows)
         if not isinstance(data, str):
             raise ObcError(
                 f"a text, token ids or a data set with a column 'text', not {type(data).__name__}"
@@ -150,7 +157,7 @@ class Language(Task):
     def loss(self, model: nn.Module, batch: Any) -> Tensor:
         """The mean of −log p over the tokens that count."""
         ids, labels = self._pair(batch, model)
-        logits = logits_of(model(ids))
+        logits = _logits(model, ids)
         # Labels are moved instead of logits cut: a gradient as large as these is not copied.
         after = F.pad(labels[:, 1:], (0, 1), value=UNSCORED)
         return F.cross_entropy(logits.flatten(0, 1), after.flatten(), ignore_index=UNSCORED)
@@ -158,7 +165,7 @@ class Language(Task):
     def outcomes(self, model: nn.Module, batch: Any) -> Tensor:
         """Of each window: Σ −log p, and how many tokens it sums over."""
         ids, labels = self._pair(batch, model)
-        logits = logits_of(model(ids))
+        logits = _logits(model, ids)
         sums = [
             F.cross_entropy(own[:-1], target[1:], ignore_index=UNSCORED, reduction="sum").double()
             for own, target in zip(logits, labels, strict=True)
@@ -204,9 +211,43 @@ class Language(Task):
         self.check(model, batch)
         return ids, ids if labels is None else labels.to(device)
 
+    @torch.no_grad()
+    def evaluate(
+        self, model: nn.Module, split: Split = "test", group: Group | None = None
+    ) -> Evaluation:
+        """Perplexity of a model that sees no token before it has predicted it."""
+        self._check_order(model)
+        return super().evaluate(model, split, group)
+
+    def _check_order(self, model: nn.Module) -> None:
+        """Refuse a model whose logits change with a later token: it has only to look it up."""
+        source = self._source("test")
+        ids, _ = self._pair(next(iter(source.test(1))), model)
+        ids = ids[:1, :_EXAMPLE]
+        others = ids[ids != ids[0, -1]]
+        if not len(others):
+            return
+        changed = ids.clone()
+        changed[0, -1] = others[0]
+        with evaluating(model):
+            before, after = (_logits(model, x)[:, :-1] for x in (ids, changed))
+        kinds = (p.dtype for p in model.parameters() if p.is_floating_point())
+        step = torch.finfo(next(kinds, before.dtype)).eps
+        if (before - after).abs().max() > _ROUNDING * step * before.abs().max():
+            raise ObcError(
+                f"{type(model).__name__} sees the tokens that it is to predict, so its perplexity "
+                "would say nothing; a text task is for models that read from left to right, as a "
+                "…ForCausalLM does"
+            )
+
     def check(self, model: nn.Module, ids: Tensor) -> None:
         """Refuse ids that the model has no embedding for, and windows that it has no place for."""
         config = getattr(model, "config", None)
+        if getattr(config, "is_encoder_decoder", False):
+            raise ObcError(
+                f"{type(model).__name__} reads one text and writes another; a text task is for "
+                "models that go on with the text they read, as a …ForCausalLM does"
+            )
         vocabulary = getattr(config, "vocab_size", None)
         if isinstance(vocabulary, int) and int(ids.max()) >= vocabulary:
             raise ObcError(
@@ -219,6 +260,17 @@ class Language(Task):
                 f"a window of {ids.shape[1]} tokens is longer than the model's {most} positions; "
                 f"take length={most} or less"
             )
+
+
+def _logits(model: nn.Module, ids: Tensor) -> Tensor:
+    """One row of logits for each token."""
+    logits = logits_of(model(ids))
+    if logits.ndim != 3 or logits.shape[:2] != ids.shape:
+        raise ObcError(
+            f"{type(model).__name__} puts out {list(logits.shape)} for {list(ids.shape)} tokens; "
+            "a text task is for models that predict each next token, as a …ForCausalLM does"
+        )
+    return logits
 
 
 def _generate(model: Any, start: Tensor, new: int) -> None:
@@ -237,6 +289,9 @@ def _generate(model: Any, start: Tensor, new: int) -> None:
 def load_tokenizer(name: str | Path) -> Any:
     """A tokenizer of transformers, from a folder or by its name."""
     transformers = library("transformers", "hf")
+    place = Path(name)
+    if not place.is_dir() and (place.is_absolute() or len(place.parts) > 2):
+        raise ObcError(f"there is no folder '{name}' to load a tokenizer from")
     try:
         return transformers.AutoTokenizer.from_pretrained(name)
     except Exception as error:
@@ -301,6 +356,8 @@ def _splits(name: str, config: str | None) -> tuple[Any, Any]:
         return loaded["train"], loaded["test"]
     except KeyError as error:
         raise ObcError(f"the data set '{name}' has no split {error}") from None
+    except IndexError:  # what `load_from_disk` makes of no rows
+        raise ObcError(f"the data set '{name}' is empty") from None
     except Exception as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise ObcError(f"no data set '{name}': {reason}") from None
