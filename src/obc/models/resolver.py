@@ -188,6 +188,9 @@ def _ultralytics(name: str, pretrained: bool, options: dict[str, Any]) -> nn.Mod
             file = name if name.endswith(".pt") else f"{name}.pt"
             content, _ = tasks.torch_safe_load(file, safe_only=True)
             trained: nn.Module = (content.get("ema") or content["model"]).float()
+            # An average is saved, which asks for no gradient; only the bins of boxes are constants.
+            for key, parameter in trained.named_parameters():
+                parameter.requires_grad_(".dfl." not in key)
             return trained
         whole = yolo(name if name.endswith((".yaml", ".yml")) else f"{name}.yaml").model
         if num_classes is None:

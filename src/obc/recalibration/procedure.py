@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -143,10 +143,11 @@ class Procedure:
         layers: list[Layer] = []
         alone: list[Fit] = []
         shared = whole.shared | part.shared
+        constants = _constants(tensors, named_tensors(self._original))
         biases = Counter(r.bias.name for r in part.readers.values() if r.bias is not None)
         means = Counter(id(r.norm.mean) for r in part.readers.values() if r.norm is not None)
         for key, reader in part.readers.items():
-            note = shared.get(key, "")
+            note = shared.get(key, "") or constants.get(key[0], "")
             alignment = None
             if not note and key in whole.readers:
                 alignment = align(whole.readers[key], reader, self._origins)
@@ -329,6 +330,21 @@ class Procedure:
             return None
         run.fetch()
         return run.stop
+
+
+def _constants(pruned: Mapping[str, Tensor], original: Mapping[str, Tensor]) -> dict[str, str]:
+    """Weights that ask for no gradient where others do and that lost nothing, as a note on each.
+
+    The bins of a distribution of distances, a blur: fitted, they would stand for other numbers.
+    """
+    weights = {n: t for n, t in pruned.items() if isinstance(t, nn.Parameter)}
+    if not any(weight.requires_grad for weight in weights.values()):
+        return {}  # a model that is not to be trained says nothing about single weights
+    return {
+        name: "a constant of the model, nothing was cut from it"
+        for name, weight in weights.items()
+        if not weight.requires_grad and name in original and original[name].shape == weight.shape
+    }
 
 
 def _renew(stop: Stop, layer: Layer) -> None:
