@@ -1,9 +1,15 @@
 """The site: `make docs` builds it, runs the gallery, and takes every warning for an error."""
 
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))  # for formulas.py
+
 project = "obc"
 author = "The obc contributors"
 copyright = "The obc contributors, Apache-2.0"
 extensions = [
+    "formulas",
     "myst_parser",
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
@@ -18,6 +24,7 @@ html_show_sphinx = False
 
 myst_heading_anchors = 3  # so that a link to a heading that is gone is a warning
 myst_enable_extensions = ["colon_fence"]
+myst_fence_as_directive = ["math"]
 
 # Docstrings are written with single backticks, as Markdown has them.
 default_role = "code"
