@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import ast
 import re
+import shlex
 from pathlib import Path
 
 import pytest
+import typer
 
 import obc
+from obc.cli.app import app
 from tests import vision
 from tests.hugging import import_transformers
 
@@ -49,6 +52,34 @@ def test_the_api_page_has_every_public_name() -> None:
         "obc.tasks.evaluate",
     }  # the same as in obc
     assert sorted(public - set(directives)) == []
+
+
+def printed(text: str) -> list[list[str]]:
+    """The words of each command of obc that a page prints, in a block or in a line."""
+    text = text.replace("\\\n", " ")
+    blocks = re.findall(r"^```(.*?)\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    shell = [block for language, block in blocks if language in ("", "sh")]
+    commands = [line for block in shell for line in block.splitlines() if line.startswith("obc ")]
+    commands += re.findall(r"`(obc [a-z]+ [^`\n]+)`", text)
+    return [shlex.split(command, comments=True)[1:] for command in commands]
+
+
+def test_commands_take_the_options_that_are_printed() -> None:
+    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    pages = [DOCS.parent / "README.md", *(DOCS / page for page in sorted(DOCS.rglob("*.md")))]
+    lines = [words for page in pages for words in printed(page.read_text(encoding="utf-8"))]
+    known = {
+        name: {"--help"}.union(*((*p.opts, *p.secondary_opts) for p in command.params))
+        for name, command in commands.items()
+    }
+    assert len(lines) > 40
+    unknown = [
+        (name, word)
+        for name, *words in lines
+        for word in words
+        if word.startswith("--") and word.partition("=")[0] not in known.get(name, ())
+    ]
+    assert unknown == []
 
 
 def reasons() -> set[str]:
