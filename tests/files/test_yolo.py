@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file
 from torch import nn
 
 from obc.errors import ObcError
@@ -190,6 +192,8 @@ assert [p.shape for p in yolo.model.parameters()] == widths
 import obc
 model = obc.models.resolve("ultralytics:small.pt")
 assert [p.shape for p in model.parameters()] == widths
+fixed = [name for name, p in model.named_parameters() if not p.requires_grad]
+assert fixed == ["model.23.dfl.conv.weight"]
 try:
     obc.models.resolve("ultralytics:small.pt", num_classes=7)
 except obc.ObcError as error:
@@ -218,4 +222,6 @@ class TestUltralytics:
         words = "-m obc.cli prune ultralytics:yolo11n --data yolo:data.yaml,size=64 --target"
         options = "macs=1.5x --rows 1 --step 0.5 --batch-size 2 --recalibrate 4 --out small"
         run("", tmp_path, *f"{words} {options}".split())
-        assert (tmp_path / "small" / "model.safetensors").is_file()
+        weights = load_file(tmp_path / "small" / "model.safetensors")
+        bins = weights["model.23.dfl.conv.weight"].flatten()  # of distances: constants
+        assert torch.equal(bins, torch.arange(16.0))
