@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -46,6 +47,22 @@ def test_so_is_a_model_with_a_scripted_part(verb: str) -> None:
     with pytest.raises(obc.ObcError, match="'2' is compiled by TorchScript"):
         calls[verb]()
     assert torch.equal(model(X), expected)
+
+
+def test_a_lazy_model_is_to_be_run_first() -> None:
+    model = nn.Sequential(nn.LazyLinear(8), nn.ReLU(), nn.LazyLinear(2))
+    with pytest.raises(
+        obc.ObcError, match="'0' is lazy and has no weights yet; run the model once"
+    ):
+        obc.trace(model, X)
+    model(X)
+    assert obc.trace(model, X).names == ("0",)
+
+
+def test_nested_tensors_are_refused_in_a_sentence() -> None:
+    model = Wrap(lambda m, x: torch.nested.nested_tensor(list(m.inner(x))), inner=mlp())
+    with untouched(model), pytest.raises(obc.ObcError, match="but not under a trace"):
+        obc.trace(model, X)
 
 
 def test_a_wrapped_model_is_to_be_unwrapped() -> None:
@@ -93,6 +110,15 @@ class Plain:
         self.value = value
 
 
+def written_on(tensor: Tensor, value: Tensor) -> Tensor:
+    tensor.features, tensor.itself = value, tensor  # type: ignore[attr-defined]
+    return tensor
+
+
+class Hidden(Exception):
+    """Keeps its arguments where no dictionary has them, as what is written in C does."""
+
+
 class Named(NamedTuple):
     value: Any
 
@@ -103,6 +129,7 @@ RETURNS = {
     "namespace": lambda y: SimpleNamespace(y=y),
     "namedtuple": Named,
     "set": lambda y: {y},
+    "written on a tensor": lambda y: written_on(y.sum(), y),
     "itself": lambda y: y,
 }
 
@@ -118,7 +145,12 @@ def test_channels_in_what_a_model_returns_stay(kind: str) -> None:
 
 @pytest.mark.parametrize(
     ("back", "kind"),
-    [(lambda y: iter([y]), "list_iterator"), (lambda y: lambda: y, "function")],
+    [
+        (lambda y: iter([y]), "list_iterator"),
+        (lambda y: lambda: y, "function"),
+        (lambda y: Hidden(y), "Hidden"),
+        (lambda y: partial(Plain, y), "partial"),
+    ],
 )
 def test_what_cannot_be_looked_into_freezes_everything(back: Any, kind: str) -> None:
     model = Wrap(lambda m, x: back(m.inner(x)), inner=mlp())

@@ -142,7 +142,13 @@ _LEAVES = (Tensor, float, int, complex, str, bytes, type(None), torch.dtype, tor
 def _leaves(value: Any, seen: set[int]) -> Iterator[Any]:
     """Whatever holds nothing else, or cannot be looked into."""
     parts = None if isinstance(value, _LEAVES) else _parts(value)
-    if parts is None:
+    if isinstance(value, Tensor):
+        yield value
+        written = vars(value).values() if id(value) not in seen else ()
+        seen.add(id(value))
+        for part in [v for v in written if isinstance(v, Tensor)]:
+            yield from _leaves(part, seen)
+    elif parts is None:
         yield value
     elif id(value) not in seen and not any("Cache" in kind.__name__ for kind in type(value).mro()):
         seen.add(id(value))
@@ -159,7 +165,9 @@ def _parts(value: Any) -> list[Any] | None:
     if isinstance(value, (type, ModuleType, FunctionType, MethodType, nn.Module)):
         return None
     slots = [s for kind in type(value).mro() for s in getattr(kind, "__slots__", ())]
-    if not slots and not hasattr(value, "__dict__"):
+    # An object with more than slots and a dictionary was written in C, and holds what it likes.
+    hidden = type(value).__basicsize__ > object.__basicsize__ + 8 * (2 + len(slots))
+    if hidden or (not slots and not hasattr(value, "__dict__")):
         return None
     held = [getattr(value, s) for s in slots if s != "__dict__" and hasattr(value, s)]
     return [*held, *getattr(value, "__dict__", {}).values()]

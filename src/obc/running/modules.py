@@ -29,6 +29,8 @@ def check_model(model: object) -> None:
             raise ObcError(
                 f"{where} is wrapped in {type(module).__name__}; give what is inside: model.module"
             )
+        if isinstance(module, nn.modules.lazy.LazyModuleMixin):
+            raise ObcError(f"{where} is lazy and has no weights yet; run the model once first")
         hook = vars(module).get("_hf_hook")
         if any(getattr(h, "offload", False) for h in getattr(hook, "hooks", [hook])):
             raise ObcError(

@@ -171,6 +171,7 @@ class Flow(TorchDispatchMode):
         self.find = find
         self.leaves: dict[int, Leaf] = {}
         self.steps: list[Step] = []
+        self.whole: list[Tensor] = []  # what the model put out at full width
         self.ops: list[tuple[str, ...]] = []  # operators and the parameters they used
         self.given: list[tuple[Any, ...]] = []  # shapes and numbers that operators were given
         self.calls: list[ModuleCall] = []

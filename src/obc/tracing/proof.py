@@ -1,8 +1,9 @@
 """The proof: a narrower model computes what the original does with the removed channels masked.
 
 Outputs are compared. Where they show less than the model computed (class indices, an empty list
-of boxes, numbers that are not finite), so is what every operator and every module puts out, and
-then each site that lost channels must have a reader among them.
+of boxes, numbers that are not finite, what a layer of zeros makes of all that came before), so is
+what every operator and every module puts out, and then each site that lost channels must have a
+reader among them.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from obc.running.caches import cold
-from obc.running.difference import NothingToCompare, difference, error, numbers
+from obc.running.difference import NothingToCompare, difference, distance, error, numbers
 from obc.running.forward import forward, outputs
 from obc.running.snapshot import Snapshot
 from obc.tracing.arguments import tensors_in
@@ -40,7 +41,8 @@ class Proof:
     ) -> None:
         """`gone` flags the removed ids of `flow`; `sites` has ids of those that lost channels.
 
-        `before` is a snapshot of the model without caches, by one who keeps it so.
+        `before` is a snapshot of the model without caches, by one who keeps it so; it is for
+        trials, which need not look behind weights that are zero.
         """
         self._example, self._sites, self._cold = example, sites, before is not None
         self._find, self._size = flow.find, flow.ledger.size
@@ -52,7 +54,8 @@ class Proof:
                 result = forward(model, example)
         self._outputs = outputs(result, counts=True)
         self._values: _Values | None = None
-        if not _show_all(self._outputs):
+        hidden = before is None and _hides(model)
+        if hidden or not (_show_all(self._outputs) and _shows(flow.whole, outputs(result))):
             inside = _MaskedInside(model, flow, gone)
             with before or cold(model, example):
                 inside.through(model, example)
@@ -104,6 +107,28 @@ def _show_all(tensors: list[Tensor]) -> bool:
     return any(t.is_meta for t in tensors) or (
         bool(tensors) and all(t.numel() and numbers(t) == t.numel() for t in tensors)
     )
+
+
+def _shows(whole: list[Tensor], masked: list[Tensor]) -> bool:
+    """Whether outputs would be others with the removed channels: else a fault may not show either.
+
+    A last layer of zeros, or one whose results are rounded away, puts out the same whatever
+    happens before it.
+    """
+    if any(t.is_meta for t in whole):
+        return True
+    floats = [t for t in whole if not _counts(t)]
+    limit = max((torch.finfo(t.dtype).eps ** 0.5 for t in floats), default=0.0)
+    return distance(whole, masked) > limit
+
+
+def _hides(model: nn.Module) -> bool:
+    """Whether some weight is all zeros, as the last of a branch often is before training.
+
+    Outputs do not depend on what goes into it. The beginnings of the others tell them apart.
+    """
+    weights = (p for n, p in model.named_parameters() if not n.endswith("bias") and not p.is_meta)
+    return any(not p.reshape(-1)[:64].any() and not p.any() for p in weights if p.numel())
 
 
 def _counts(tensor: Tensor) -> bool:

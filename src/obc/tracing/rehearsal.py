@@ -8,7 +8,6 @@ whether a width is even or divides by three (`if C % 2`).
 
 from __future__ import annotations
 
-import random
 from collections.abc import Mapping
 from typing import Any
 
@@ -106,15 +105,17 @@ class Rehearsal:
 
 def _shares(sites: list[Site]) -> dict[str, list[int]]:
     """What each site keeps: another share for each, so that equal widths do not stay equal."""
-    draw = random.Random(_SEED)
+    draw = torch.Generator().manual_seed(_SEED)
     units = {}
     for number, site in enumerate(sites):
         share = 0.35 + 0.5 * (number * 0.618 % 1)  # steps of the golden ratio never repeat
         count = _unlike(site.size, max(1, site.picked), share)
         # Mostly the last ones: of an even choice each half would keep its half, whatever the code
-        # cuts it by. With gaps, since neighbours that stay neighbours hide what they share.
-        first = max(0, site.size - count - count // 4 - 1)
-        units[site.name] = sorted(draw.sample(range(first, site.size), count))
+        # cuts it by. With gaps, since neighbours that stay neighbours hide what they share. Never
+        # the first, or a table of numbers might begin as the whole one does.
+        first = max(1, site.size - count - count // 4 - 1)
+        chosen = torch.randperm(site.size - first, generator=draw)[:count] + first
+        units[site.name] = chosen.sort().values.tolist()
     return units
 
 
@@ -125,9 +126,10 @@ def _unlike(size: int, least: int, share: float) -> int:
     since they are the likely ones.
 
     >>> [_unlike(size, 1, 0.5) for size in (2, 7, 8, 12, 64)]
-    [1, 6, 3, 5, 15]
+    [1, 6, 3, 5, 45]
     """
-    low, high = (round(size * edge) for edge in (share - 0.3, share + 0.3))
-    widths = [n for n in range(max(low, least), min(high, size - 1) + 1)] or [min(least, size - 1)]
+    middle, reach = round(size * share), min(max(round(size * 0.3), 2), 15)
+    low, high = max(middle - reach, least), min(middle + reach, round(size * 0.9), size - 1)
+    widths = list(range(low, high + 1)) or [min(least, size - 1)]
     differs = {n: [(n % d == 0) != (size % d == 0) for d in _DIVISORS] for n in widths}
     return max(widths, key=lambda n: (differs[n], -abs(n - size * share)))

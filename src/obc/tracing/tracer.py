@@ -90,10 +90,15 @@ class Tracing:
         model = self.model
         self.flow = Flow(model, find)
         try:
-            shapes = [t.shape for t in outputs(self.run(self.flow))]
-        except Exception:
-            self._check_example()
+            self.flow.whole = outputs(self.run(self.flow))
+        except ObcError:
             raise
+        except Exception as error:
+            self._check_example()
+            said = (str(error).strip() or repr(error)).splitlines()[0]
+            raise ObcError(
+                f"the model runs on the example, but not under a trace: {said}"
+            ) from error
         before.restore()
         if self._untouched():
             self._follow_training(before)
@@ -106,7 +111,7 @@ class Tracing:
         asked = _ignored(self.flow, model, ignore)
         if not heads:
             asked += [(i, _reason("heads=False")) for i in ledger.roles["head"]]
-        trial = Trial(model, before, self.flow, base, self._run_all, shapes)
+        trial = Trial(model, before, self.flow, base, self._run_all)
         rehearsal = Rehearsal(trial, self.example, self._trains) if self._rehearse else None
         names, steady = None, False
         while True:

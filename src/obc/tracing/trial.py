@@ -49,10 +49,9 @@ class Trial:
         flow: Flow,
         base: Tensor,
         run: Run,
-        shapes: list[torch.Size],
     ) -> None:
         self.model, self.before, self.flow, self.base, self.run = model, before, flow, base, run
-        self.shapes = shapes  # of what the model puts out, which never shrinks
+        self.shapes = [t.shape for t in flow.whole]  # which never shrink
         self.other_ops = False  # whether some run took other steps than the first
         self._patience = Patience()
         self._leaves = {leaf.name: leaf for leaf in flow.leaves.values()}
