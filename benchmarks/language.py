@@ -205,10 +205,11 @@ class Study:
     def kept(self, cell: Cell) -> dict[str, list[int]]:
         """The channels that stay: the lowest scores by parameter go until the share is reached."""
         scores, _ = self.scores(cell.criterion, cell.draw)
+        costs = {name: self.cost(name) for name in scores}
         places = [
-            (float(value) / self.cost(name), name, channel)
+            (value / costs[name], name, channel)
             for name, values in scores.items()
-            for channel, value in enumerate(values)
+            for channel, value in enumerate(values.tolist())
         ]
         if cell.way == "uniform":  # all layers lose equally many inner channels, and no heads
             ffn = [n for n in scores if not self.sites[n].heads]
@@ -221,7 +222,7 @@ class Study:
                 break
             if len(gone.get(name, ())) < self.sites[name].size - 1:
                 gone.setdefault(name, set()).add(channel)
-                left -= self.cost(name)
+                left -= costs[name]
         return {n: [c for c in range(self.sites[n].size) if c not in g] for n, g in gone.items()}
 
     def run(self, cell: Cell, table: Table, fit: bool) -> None:

@@ -14,7 +14,7 @@ from torch import nn
 
 from obc.disk import claim, writing
 from obc.plans.plan import Plan, PlanCost
-from obc.recalibration.recalibrate import call_by, recalibrate
+from obc.recalibration.recalibrate import call_by, recalibrate, said_by
 from obc.recalibration.rows import samples_in
 from obc.running import randomness
 from obc.running.modules import duplicate
@@ -102,7 +102,7 @@ class Places:
                 self.batches,
                 call=partial(call_by, self.task),
                 samples=self.samples,
-                residual=getattr(self.task, "residual", None),
+                **said_by(self.task),
                 example=example,
                 seed=self.run.settings.seed,
             )

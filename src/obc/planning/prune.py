@@ -18,7 +18,7 @@ from obc.planning.quality import Quality
 from obc.plans.plan import Plan
 from obc.recalibration.account import Recalibration
 from obc.recalibration.lockstep import Call
-from obc.recalibration.recalibrate import call_by, recalibrate
+from obc.recalibration.recalibrate import call_by, recalibrate, said_by
 from obc.running.checks import check_flag, check_function, check_whole
 from obc.running.modules import duplicate
 from obc.running.offload import at_hand
@@ -142,7 +142,7 @@ def prune(
             batches,
             call=call,
             samples=samples,
-            residual=getattr(task, "residual", None),
+            **said_by(task),
             example=example,
             seed=seed,
         )

@@ -48,6 +48,19 @@ def align(original: Reader, pruned: Reader, origins: Origins) -> Alignment | Non
     return Alignment(columns.reshape(-1), group, inputs)
 
 
+def intact(original: Reader, pruned: Reader, alignment: Alignment) -> bool:
+    """Whether a pruned operator computes its outputs just as the original does, from all inputs."""
+    whole, part = (
+        reader.form.matrix(reader.weight.view).flatten(0, 1) for reader in (original, pruned)
+    )
+    kept = alignment.columns.to(whole.device)
+    if whole.shape[1:] != part.shape[1:] or not torch.equal(whole[kept], part):
+        return False
+    if original.bias is None or pruned.bias is None:
+        return original.bias is pruned.bias
+    return torch.equal(original.bias.view[kept], pruned.bias.view)
+
+
 def _places(original: Reader, pruned: Reader, origins: Origins) -> tuple[Tensor, torch.Size]:
     """Where each element of the pruned matrix was in the original's, and the original's shape."""
     numbers = torch.arange(original.weight.parameter.numel())

@@ -15,6 +15,7 @@ from obc.recalibration.lockstep import Stop
 from obc.recalibration.recording import Reader
 from obc.recalibration.regression import Change, Moments, choose
 from obc.recalibration.rows import Portion
+from obc.recalibration.weighing import weighing
 from obc.running.processes import Group
 
 _CHUNK = 1 << 22  # numbers in the rows of one product
@@ -46,19 +47,23 @@ class Gathering:
     def __init__(self, groups: int, outputs: int, inputs: int, device: torch.device) -> None:
         self.rows = max(1, _CHUNK // (groups * (inputs + outputs)))
         self._sums = Moments.zero(groups, outputs, inputs, device)
-        self._waiting: list[tuple[Tensor, Tensor, Tensor]] = []
+        self._waiting: list[tuple[Tensor, Tensor, Tensor, Tensor | None]] = []
         self._count = 0
 
-    def take(self, u: Tensor, r: Tensor, t: Tensor) -> None:
-        """Take rows in."""
-        self._waiting.append((u, r, t))
+    def take(self, u: Tensor, r: Tensor, t: Tensor, weights: Tensor | None) -> None:
+        """Take rows in; all of one weight's rows have weights, or none."""
+        self._waiting.append((u, r, t, weights))
         self._count += u.shape[1]
         if self._count >= self.rows:
             self._flush()
 
     def _flush(self) -> None:
         if self._waiting:
-            self._sums.add(*(torch.cat(parts, 1) for parts in zip(*self._waiting, strict=True)))
+            *rows, weights = zip(*self._waiting, strict=True)
+            self._sums.add(
+                *(torch.cat(parts, 1) for parts in rows),
+                None if weights[0] is None else torch.cat(weights),
+            )
         self._waiting, self._count = [], 0
 
     def moments(self) -> Moments:
@@ -106,6 +111,7 @@ class Fitting:
         if narrow is not None and (self.reader.routed or narrow.positions != form.positions):
             narrow = None  # other rows were picked there: take what the original reads
         gap = self._gap(pair, form, narrow) if residual and narrow is not None else None
+        size = weighing(pair.whole, form) if self.reader.normed else None
         index = pair.portion.draw(form.positions, form.inputs, seed)
         held = pair.portion.held(index, form.positions)
         weight, shift = self.matrix.mT.to(self.kind), self.shift.unsqueeze(1).to(self.kind)
@@ -119,7 +125,8 @@ class Fitting:
                 ).to(self.device, self.kind)
                 if gap is not None:
                     t = t + gap(part)
-                sums.take(u, torch.baddbmm(t - shift, u, weight, alpha=-1), t)
+                weights = size(part).to(self.device, self.kind) if size is not None else None
+                sums.take(u, torch.baddbmm(t - shift, u, weight, alpha=-1), t, weights)
 
     def _outputs(self, form: Form, output: Tensor | None, index: Tensor, columns: Tensor) -> Tensor:
         """An output at these positions and channels, [groups, rows, outputs]."""
@@ -153,8 +160,8 @@ class Fitting:
         layer, but not for those behind it where the layers before were not fitted on each other.
         """
         fit, held = self.fit.moments().over(group), self.held.moments().over(group)
-        name, width, rows = name_of(self.reader), self.reader.form.inputs, int(fit.count)
-        if not rows or int(held.count) < 2:
+        name, width, rows = name_of(self.reader), self.reader.form.inputs, int(fit.rows)
+        if not rows or int(held.rows) < 2:
             return None, Fit(name, width, rows, note="too few rows to hold any out")
         weights = self.scale.square()
         # Outputs that hardly vary are measured by their size.

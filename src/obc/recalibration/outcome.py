@@ -15,6 +15,7 @@ from obc.running.forward import outputs
 from obc.running.processes import Group
 
 _ROWS = 2048  # of one output of one batch
+_NUMBERS = 1 << 22  # in these rows: a vocabulary is wide
 
 
 def held_batch(batch: Any, portion: Portion) -> Any:
@@ -40,7 +41,8 @@ def held_outputs(result: Any, portion: Portion, alone: bool = False) -> list[Ten
         positions = prod(tensor.shape[:-1]) if tensor.ndim > 1 else len(tensor)
         index = torch.arange(positions)
         index = index if alone else index[portion.held(index, positions)]
-        index = index[:: len(index) // _ROWS + 1].to(tensor.device)
+        most = max(1, min(_ROWS, _NUMBERS * positions // tensor.numel()))
+        index = index[:: len(index) // most + 1].to(tensor.device)
         rows.append(tensor.reshape(positions, -1)[index])
     return rows
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from obc.recalibration.account import Fit, Recalibration
-from obc.recalibration.alignment import Alignment, align
+from obc.recalibration.alignment import Alignment, align, intact
 from obc.recalibration.draft import Draft, Written, commit
 from obc.recalibration.fitting import Fitting, Pair, name_of
 from obc.recalibration.lockstep import Call, Run, Stop, Watch, running, twin
@@ -31,16 +31,22 @@ from obc.running.randomness import forked
 from obc.running.snapshot import unchanged
 from obc.tracing.attention import multihead_attention
 
+_NUMBERS = 1 << 24  # that are compared to judge the whole network
+
 
 @dataclass(frozen=True)
 class Layer:
-    """A weight that can be fitted, in the order in which they run."""
+    """A weight that can be fitted, in the order in which they run.
+
+    `intact` tells that it reads all inputs that the original's does, with the same values.
+    """
 
     reader: Reader
     alignment: Alignment
     weight: Tensor
     bias: Tensor | None
     number: int
+    intact: bool
 
 
 class Procedure:
@@ -60,6 +66,7 @@ class Procedure:
         self._batches, self._group = batches, Group()
         self._portions = portions(batches)
         self._mine = [p for p in self._portions if self._group.mine(p.number)]
+        self._first = next((p for p in self._portions if p.holds_any), self._portions[0])
         self._draft = Draft()
         self._twins: dict[tuple[str, int], nn.Module] = {}
 
@@ -76,7 +83,7 @@ class Procedure:
                     network: {key: r.shortcut for key, r in record.readers.items() if r.shortcut}
                     for network, record in (("original", whole), ("pruned", part))
                 }
-                self._naive = self._outputs(held_outputs(outputs, self._portions[0]))
+                self._naive = self._outputs(held_outputs(outputs, self._first))
             for account in self._attempts(source, residual):
                 if best is None or account.after < best.after:
                     best, values = account, self._draft.written()
@@ -106,36 +113,43 @@ class Procedure:
             yield
 
     def _recorded(self, model: nn.Module) -> tuple[Recording, Any]:
-        """A run on the first batch, and what it put out."""
+        """A run on the first batch of which anything is held out, and what it put out."""
         recording = Recording(model)
         with recording:
-            outputs = self._call(model, self._batches[0])
+            outputs = self._call(model, self._batches[self._first.number])
         recording.finish()
         return recording, outputs
 
     def _outputs(self, first: list[Tensor]) -> dict[int, list[Tensor]]:
-        """The held-out outputs of the pruned model as it is, `first` those of the first batch."""
-        alone = self._separable(first)
-        return {p.number: self._held(p, alone) for p in self._mine if not alone or p.holds_any}
+        """The held-out outputs of the pruned model as it is, `first` those of one batch."""
+        self._alone_too = self._separable(first)
+        judged = [p for p in self._portions if p.is_judged]
+        size = sum(t.numel() for t in first)
+        judged = judged[: max(1, _NUMBERS // max(size, 1))]
+        return {
+            p.number: self._held(self._pruned, p, self._alone_too)
+            for p in judged
+            if p in self._mine
+        }
 
     def _separable(self, first: list[Tensor]) -> bool:
-        """Whether held-out samples put out the same without the others, by the first batch.
+        """Whether held-out samples put out the same without the others, by one batch.
 
         A model may know the size of its batches, or compute across them.
         """
-        portion = self._portions[0]
+        portion = self._first
         if not portion.holds_samples or not portion.holds_any:
             return False
         try:
-            difference(first, self._held(portion, alone=True))
+            difference(first, self._held(self._pruned, portion, alone=True))
         except Exception:
             return False
         return True
 
-    def _held(self, portion: Portion, alone: bool) -> list[Tensor]:
+    def _held(self, model: nn.Module, portion: Portion, alone: bool) -> list[Tensor]:
         batch = self._batches[portion.number]
         batch = held_batch(batch, portion) if alone else batch
-        return held_outputs(self._call(self._pruned, batch), portion, alone)
+        return held_outputs(self._call(model, batch), portion, alone)
 
     def _matched(self, whole: Recording, part: Recording) -> tuple[list[Layer], list[Fit]]:
         """The weights that can be fitted, and those that are left alone."""
@@ -160,14 +174,17 @@ class Procedure:
                 bias = norm = None
             elif bias is None and norm is not None and means[id(norm.mean)] > 1:
                 norm = None
-            routed = reader.routed or whole.readers[key].routed
+            other = whole.readers[key]
+            routed = reader.routed or other.routed
+            normed = reader.normed and other.normed and reader.norm is None
             layers.append(
                 Layer(
-                    replace(reader, norm=norm, routed=routed),
+                    replace(reader, norm=norm, routed=routed, normed=normed),
                     alignment,
                     tensors[key[0]],
                     tensors[bias.name] if bias is not None else None,
                     len(layers),
+                    intact(other, reader, alignment),
                 )
             )
         used = {key[0] for key in part.readers}
@@ -179,13 +196,20 @@ class Procedure:
     def _attempts(self, source: str, residual: bool | None) -> Iterator[Recalibration]:
         """Ways to fit, one after the other; the model holds what the last one led to."""
         if source == "original":
-            norms = [layer for layer in self._layers if layer.reader.statistics is not None]
-            fits = self._streamed([y for y in self._layers if y.reader.statistics is None])
-            yield self._account(fits, *self._front_to_back([], self._mine, False))
+            exact = [
+                Fit(name_of(y.reader), y.reader.form.inputs, note="already exact")
+                for y in self._layers
+                if y.intact
+            ]
+            layers = [y for y in self._layers if not y.intact]
+            norms = [y for y in layers if y.reader.statistics is not None]
+            layers = [y for y in layers if y.reader.statistics is None]
+            fits, *errors = self._front_to_back(layers, self._mine, False, follow=False)
+            yield self._account([*exact, *fits], [], *errors)
             if norms:
                 # Layers that were not fitted on each other leave norms other variances.
                 yield self._account(
-                    fits, *self._front_to_back(norms, self._mine, False, measure=True)
+                    [*exact, *fits], *self._front_to_back(norms, self._mine, False, measure=True)
                 )
             return
         sums = self._shortcuts["original"].keys() & self._shortcuts["pruned"].keys()
@@ -226,6 +250,7 @@ class Procedure:
         residual: bool,
         ridges: Sequence[float] = RIDGES,
         measure: bool = False,
+        follow: bool = True,
     ) -> tuple[list[Fit], float, float]:
         """Fit these weights in order, each on what the ones before it now lead to.
 
@@ -235,6 +260,8 @@ class Procedure:
             residual: Whether residual sums are targets.
             ridges: What ρ is chosen from.
             measure: Whether norms take their statistics anew in any case.
+            follow: Whether the pruned network runs along; else weights are fitted on what the
+                original reads.
 
         Returns:
             The fits, and the errors of the outputs before and after.
@@ -248,37 +275,29 @@ class Procedure:
                 with self._group.together("recalibration"):
                     fitting = self._fitting(layer)
                     for portion, whole, part in zip(mine, wholes, parts, strict=True):
-                        stops = self._at(layer, whole, keys), self._at(layer, part, keys)
-                        if stops[0] is not None:
-                            pair = Pair(portion, stops[0], stops[1])
+                        stop = self._at(layer, whole, keys)
+                        other = self._at(layer, part, keys) if follow else None
+                        if stop is not None:
+                            pair = Pair(portion, stop, other)
                             fitting.gather(pair, self._seed + layer.number, residual)
                         if crowded(layer.weight.device):
                             whole.park()
                             part.park()
-                fits.append(self._solved(layer, fitting, parts, ridges, measure))
+                runs = parts if follow else ()
+                fits.append(self._solved(layer, fitting, runs, ridges, measure))
             with self._group.together("recalibration"):
                 for portion, whole, part in zip(mine, wholes, parts, strict=True):
-                    if portion.holds_samples and not portion.holds_any:
+                    if portion.number not in self._naive:
                         continue  # nobody looks at what these put out
-                    original = held_outputs(whole.finish(), portion)
-                    before.add(self._naive.get(portion.number, ()), original)
-                    after.add(held_outputs(part.finish(), portion), original)
+                    if self._alone_too and not follow:
+                        original = self._held(self._original, portion, alone=True)
+                        pruned = self._held(self._pruned, portion, alone=True)
+                    else:
+                        original = held_outputs(whole.finish(), portion)
+                        pruned = held_outputs(part.finish(), portion)
+                    before.add(self._naive[portion.number], original)
+                    after.add(pruned, original)
         return fits, before.error(self._group), after.error(self._group)
-
-    def _streamed(self, layers: Sequence[Layer]) -> list[Fit]:
-        """Fit these weights on what the original network reads, batch after batch."""
-        fittings = {layer.reader.key: self._fitting(layer) for layer in layers}
-        keys = self._begin(layers)
-        with self._group.together("recalibration"):
-            for portion in self._mine:
-                run = self._started(self._original, portion, keys, "original")
-                with running([run]):
-                    run.advance()
-                    while run.stop is not None:
-                        pair, key = Pair(portion, run.stop, None), run.stop.key
-                        fittings[key].gather(pair, self._seed + keys[key], residual=False)
-                        run.advance()
-        return [self._solved(layer, fittings[layer.reader.key]) for layer in layers]
 
     def _fitting(self, layer: Layer) -> Fitting:
         return Fitting(layer.reader, layer.alignment, layer.weight, layer.bias)
@@ -287,9 +306,9 @@ class Procedure:
         self,
         layer: Layer,
         fitting: Fitting,
-        runs: Sequence[Run] = (),
-        ridges: Sequence[float] = RIDGES,
-        measure: bool = False,
+        runs: Sequence[Run],
+        ridges: Sequence[float],
+        measure: bool,
     ) -> Fit:
         change, fit = fitting.solve(self._group, ridges, measure)
         if change is not None:

@@ -27,7 +27,7 @@ def recalibrate(
     *,
     call: Call | None = None,
     samples: int = 512,
-    source: Literal["pruned", "original"] = "pruned",
+    source: Literal["pruned", "original"] | None = None,
     residual: bool | None = None,
     example: Any = None,
     seed: int = 0,
@@ -53,7 +53,8 @@ def recalibrate(
         call: `call(model, batch)` runs the model on a batch; by default the first element of a
             tuple or list is its input, and a mapping is its keyword arguments.
         samples: How many samples to use, in whole batches.
-        source: "original" takes u from the original network instead, one batch after the other.
+        source: "original" takes u from the original network instead, and fits only weights that
+            lost inputs; by default, the task says, or it is "pruned".
         residual: Whether the last layer of a residual branch is to make up for what the shortcut
             lost, too; by default, the task says, or held-out inputs decide between both.
         example: Traces the original, in place of the one that the plan keeps.
@@ -70,10 +71,12 @@ def recalibrate(
     >>> account.before > 0.01, account.after < 1e-6
     (True, True)
     """
-    if source not in ("pruned", "original"):
+    if source not in ("pruned", "original", None):
         raise ObcError(f"source is 'pruned' or 'original', not {source!r}")
     if isinstance(batches, Calibrating):
-        residual = getattr(batches, "residual", None) if residual is None else residual
+        said = said_by(batches)
+        residual = said["residual"] if residual is None else residual
+        source = source or said["source"]
         call, batches = call or partial(call_by, batches), batches.calibration()
     check_batches(batches)
     check_whole("samples", samples, 1)
@@ -85,7 +88,15 @@ def recalibrate(
     chosen = _enough(batches, samples)
     named = partial(_named, call or call_with)
     procedure = Procedure(pruned, original, chosen, named, example, seed)
-    return procedure.run(source, residual)
+    return procedure.run(source or "pruned", residual)
+
+
+def said_by(task: object) -> dict[str, Any]:
+    """How a task has its models recalibrated, if it says so: `residual` and `source`."""
+    return {
+        "residual": getattr(task, "residual", None),
+        "source": getattr(task, "fitted_on", None),
+    }
 
 
 def call_with(model: nn.Module, batch: Any) -> Any:

@@ -18,6 +18,8 @@ from obc.recalibration.operators import BATCH_NORMS, Key, Operand, Parameters, U
 
 _ADDITIONS = {aten.add, aten.add_}
 _VIEWS = {aten.view, aten._unsafe_view}
+_NORMS = {aten.native_layer_norm, aten._fused_rms_norm, aten.rsqrt}
+_SIZES = {aten.mean, aten.pow, aten.square, aten.mul, aten._to_copy, *_ADDITIONS, *_VIEWS}
 _ROUTERS = {aten.topk, aten.sort, aten.argsort, aten.nonzero, aten.argmax, aten.unique_consecutive}
 _PICKS = {aten.index, aten.index_select, aten.gather, aten.masked_select}
 _RETURNS = {aten.index_add, aten.index_add_, aten.index_put, aten.index_put_, aten.scatter_add_}
@@ -67,8 +69,9 @@ class Reader:
 
     `statistics` are those of a batch norm, whose weight this is. `norm` is the batch norm that
     alone reads its output, `shortcut` the moment at which the tensor
-    was made that its output, behind that norm, is added to; `routed` tells that the rows it reads
-    were picked by values that the network computed, as those of an expert.
+    was made that its output, behind that norm, is added to; `normed` tells that a norm of each
+    position reads that sum; `routed` tells that the rows it reads were picked by values that the
+    network computed, as those of an expert.
     """
 
     key: Key
@@ -78,6 +81,7 @@ class Reader:
     statistics: BatchNorm | None = None
     norm: BatchNorm | None = None
     shortcut: Moment | None = None
+    normed: bool = False
     routed: bool = False
 
 
@@ -185,12 +189,29 @@ class Recording(Counting):
             made = self._maker(node.reads[0]) if node.norm is not None else None
             if made is not None:
                 self._reader(made).norm = node.norm
-        for node in self.nodes:
+        normed = self._normed()
+        for number, node in enumerate(self.nodes):
             for mine, other in (node.reads, node.reads[::-1]) if node.adds else ():
                 made = self._maker(mine)
                 # Of the two layers, the one that ran last takes over what the other lost.
                 if made is not None and 0 <= other < made:
                     self._reader(made).shortcut = self.nodes[other].moment
+                    self._reader(made).normed = number in normed
+
+    def _normed(self) -> set[int]:
+        """Sums that a norm of each position reads, or that go into such a sum."""
+        normed: set[int] = set()
+        for number in reversed(range(len(self.nodes))):
+            node = self.nodes[number]
+            if node.packet in _NORMS:
+                at = node.reads[0]
+                # Written out, a norm is x · rsqrt(mean(x²) + ε).
+                while at >= 0 and not self.nodes[at].adds and self.nodes[at].packet in _SIZES:
+                    at = self.nodes[at].reads[0]
+                normed.add(at)
+            elif number in normed and (node.adds or node.packet in _VIEWS):
+                normed.update(node.reads)
+        return normed
 
     def _reader(self, number: int) -> Reader:
         key = self.nodes[number].key

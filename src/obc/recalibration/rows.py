@@ -44,6 +44,11 @@ class Portion:
         """Whether any sample of this batch is held out."""
         return bool(self.held(torch.arange(self.samples), self.samples).any())
 
+    @property
+    def is_judged(self) -> bool:
+        """Whether anything that a network puts out for this batch is held out."""
+        return self.holds_any or not self.holds_samples
+
     def held(self, index: Tensor, positions: int) -> Tensor:
         """Whether each of these positions is held out."""
         if self.holds_samples:

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from obc.recalibration.account import Recalibration
-from obc.recalibration.recalibrate import call_by, recalibrate
+from obc.recalibration.recalibrate import call_by, recalibrate, said_by
 from obc.tasks.task import Task
 
 _BATCHES = 16  # each waits with a thread and with modules of its own
@@ -45,6 +45,6 @@ def recalibrate_for(
             batches,
             call=call,
             samples=samples,
-            residual=getattr(task, "residual", None),
+            **said_by(task),
             seed=seed,
         )
