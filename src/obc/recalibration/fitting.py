@@ -59,11 +59,11 @@ class Gathering:
 
     def _flush(self) -> None:
         if self._waiting:
-            *rows, weights = zip(*self._waiting, strict=True)
-            self._sums.add(
-                *(torch.cat(parts, 1) for parts in rows),
-                None if weights[0] is None else torch.cat(weights),
-            )
+            u = torch.cat([rows[0] for rows in self._waiting], 1)
+            r = torch.cat([rows[1] for rows in self._waiting], 1)
+            t = torch.cat([rows[2] for rows in self._waiting], 1)
+            weights = [rows[3] for rows in self._waiting if rows[3] is not None]
+            self._sums.add(u, r, t, torch.cat(weights) if weights else None)
         self._waiting, self._count = [], 0
 
     def moments(self) -> Moments:

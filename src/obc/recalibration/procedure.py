@@ -204,8 +204,8 @@ class Procedure:
             layers = [y for y in self._layers if not y.intact]
             norms = [y for y in layers if y.reader.statistics is not None]
             layers = [y for y in layers if y.reader.statistics is None]
-            fits, *errors = self._front_to_back(layers, self._mine, False, follow=False)
-            yield self._account([*exact, *fits], [], *errors)
+            fits, before, after = self._front_to_back(layers, self._mine, False, follow=False)
+            yield self._account([*exact, *fits], [], before, after)
             if norms:
                 # Layers that were not fitted on each other leave norms other variances.
                 yield self._account(

@@ -27,10 +27,11 @@ def weighing(stop: Stop, form: Form) -> Callable[[Tensor], Tensor] | None:
         return None
     kind = torch.promote_types(output.dtype, torch.float32)
 
+    def at(tensor: Tensor, index: Tensor) -> Tensor:
+        return form.taken(tensor, index.to(tensor.device)).to(output.device, kind)
+
     def weights(index: Tensor) -> Tensor:
-        h = sum(
-            form.taken(x, index.to(x.device)).to(output.device, kind) for x in (shortcut, output)
-        )
+        h = at(shortcut, index) + at(output, index)
         return 1 / h.square().mean(-1).clamp(min=_TINY)
 
     return weights
