@@ -74,11 +74,12 @@ def test_prune_to_one_width_over_layers(folder: Path, tmp_path: Path) -> None:
     """What plain `from_pretrained` loads without any code of ours."""
     data, out = f"text:{folder}/tale.txt,length=20,row=16", tmp_path / "uniform"
     quick = ("--rows", 4, "--no-recalibrate", "--criterion", "l1")
-    found = run(
-        *("prune", folder, "--data", data, "--target", "params=85%", "--uniform", *quick),
-        *("--out", out),
-    )
+    asked = ("prune", folder, "--data", data, "--target", "params[blocks]=85%", "--uniform", *quick)
+    told = run(*asked, "--out", out, "--estimate")
+    assert "that is planning alone" in told.output and not out.exists()
+    found = run(*asked, "--out", out)
     assert found.exit_code == 0, found.output
+    assert "tale.txt: params[blocks]=85% by l1" in " ".join(found.output.split())
     assert "one width over layers" in " ".join(found.output.split())
     assert "hidden: kept whole, as asked for" in found.output
     assert not (out / "modeling_pruned.py").exists()

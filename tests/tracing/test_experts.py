@@ -15,6 +15,7 @@ from obc.errors import ObcError
 from obc.search.choice import kind_of
 from tests import vision
 from tests.hugging import decoder, import_transformers
+from tests.nets.mixtures import MaskedMixture, Mixture, MixtureNet, SortedMixture
 
 pytestmark = pytest.mark.skipif(
     not vision.installed("transformers"), reason="transformers is not installed"
@@ -105,6 +106,29 @@ def test_ranked_as_units_and_never_fewer_than_are_picked() -> None:
     assert [len(k) for k in plan.kept.values()] == [2, 2]
     with pytest.raises(ObcError, match="cannot be met"):
         obc.plan(model, IDS, [IDS], loss, target="channels=70%", **settings)
+
+
+@pytest.mark.parametrize("kind", [MaskedMixture, SortedMixture])
+def test_experts_of_a_list_stay_and_their_inner_channels_go(kind: type[Mixture]) -> None:
+    """Modules of a list are not counted by any dimension; against zeros in the readers' place."""
+    net, x = MixtureNet(kind).double().eval(), torch.randn(24, 6, dtype=torch.float64)
+    sites = obc.trace(net, x)
+    inner = [s for s in sites if ".experts." in s.name]
+    assert [s.size for s in inner] == 2 * [12, 13, 14, 15]
+    assert [f.layer for f in sites.frozen] == ["blocks.0.router", "blocks.1.router", "head"]
+    kept = {
+        s.name: [c for c in range(s.size) if c % 3 != number % 3] for number, s in enumerate(inner)
+    }
+    small = obc.apply(copy.deepcopy(net), obc.Plan.from_kept(sites, kept))
+    assert small.blocks[1].experts[3].down.in_features == 10
+    for name, channels in kept.items():
+        down = net.get_submodule(name.removesuffix("gate") + "down").weight
+        gone = torch.ones(down.shape[1], dtype=torch.bool)
+        gone[channels] = False
+        assert (small(x) - net(x)).abs().max() > 1e-6
+        with torch.no_grad():
+            down[:, gone] = 0
+    torch.testing.assert_close(small(x), net(x))
 
 
 class Largest(nn.Module):

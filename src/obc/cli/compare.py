@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 from torch import nn
@@ -253,7 +254,7 @@ def comparison_table(title: str, cell: Cell, curves: Sequence[Curve], metric: Me
     over = f", mean ± std over {seeds} seeds" if seeds > 1 else ""
     table = Table(title=f"{title}: {metric.title}{over}", title_justify="left")
     table.add_column("", no_wrap=True)
-    for name in ("mean", *(p.target for p in cell.points), "CPU s"):
+    for name in ("mean", *(escape(p.target) for p in cell.points), "CPU s"):
         table.add_column(name, justify="right", no_wrap=True)
     for curve, best in zip(curves, best_points(curves, metric), strict=True):
         after = curve.points[1:]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rich.markup import escape
 from rich.table import Table
 from torch import nn
 
@@ -85,7 +86,7 @@ def plain(row: Measured) -> dict[str, Any]:
 
 def models_table(title: str, rows: Sequence[Measured]) -> Table:
     """One model a row; costs beside those of the first."""
-    table = Table(title=title, title_justify="left")
+    table = Table(title=escape(title), title_justify="left")  # params[blocks] is no style
     table.add_column("model", overflow="fold")
     shown = _shown(rows[0].evaluation)
     heads = [metric.title for metric in shown]

@@ -240,4 +240,6 @@ def _estimated(
     example = moved(task.example(), device_of(net))
     estimate = estimated(net, example, batches, task.loss, **settings)
     out.say(f"{settings['target']}: {estimate}")
+    if estimated is run_estimate:
+        out.say("that is planning alone: recalibration and evaluation come on top")
     return asdict(estimate)
