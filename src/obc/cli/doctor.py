@@ -15,6 +15,9 @@ from obc.cli.output import Output, Result
 # Package, what it is for, and the line that installs it.
 PARTS = (
     ("transformers", "hf: models", "pip install 'obc[hf]'"),
+    ("datasets", "hf: data", "pip install 'obc[hf]'"),
+    ("peft", "LoRA in recipes", "pip install 'obc[hf]'"),
+    ("gguf", "export to GGUF", "pip install 'obc[hf]'"),
     ("torchvision", "torchvision: models", "pip install 'obc[vision]'"),
     ("timm", "timm: models", "pip install 'obc[vision]'"),
     ("ultralytics", "ultralytics: models (AGPL)", "pip install 'obc[ultralytics]'"),
@@ -24,6 +27,7 @@ PARTS = (
     ("onnx", "export to ONNX", "pip install 'obc[onnx]'"),
     ("onnxscript", "export to ONNX", "pip install 'obc[onnx]'"),
     ("onnxruntime", "running ONNX files", "pip install 'obc[onnx]'"),
+    ("openvino", "time in OpenVINO", "pip install 'obc[openvino]'"),
 )
 DISTRIBUTIONS = {"sklearn": "scikit-learn", "yaml": "PyYAML"}  # where it is not the package's name
 UNTRIED = {"ultralytics"}  # AGPL, and writes settings as it is imported: only its version is read

@@ -61,7 +61,8 @@ def _costs(plan: Plan) -> str:
     if plan.before and plan.after:
         lines += _changes(plan.before, plan.after)
     if plan.untouched:
-        lines.append(f"{len(plan.untouched)} more sites keep everything")
+        count = len(plan.untouched)
+        lines.append(f"{count} more {'site keeps' if count == 1 else 'sites keep'} everything")
     if plan.promise is not None:
         lines.append(f"promised: {plan.promise}")
     return "\n".join([*lines, *plan.notes])
