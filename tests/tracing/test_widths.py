@@ -12,6 +12,9 @@ import torch
 from torch import Tensor, nn
 
 import obc
+from obc.tracing.decisions import Decisions
+from obc.tracing.flow import Flow
+from obc.tracing.rules.registry import find
 from tests.nets.wrap import Wrap
 
 X = torch.rand(3, 5, dtype=torch.float64)
@@ -41,6 +44,12 @@ DECISIONS: dict[str, tuple[int, Callable[[Tensor], Tensor]]] = {
     "halves that turn": (12, turned),
     "uneven halves that turn": (9, turned),
     "eleven that turn": (11, turned),
+    "below four": (12, lambda y: y * 2 if y.shape[1] < 4 else y),
+    "nine or more": (12, lambda y: y * 2 if y.size(1) >= 9 else y),
+    "five or six": (16, lambda y: y * 2 if y.shape[1] in (5, 6) else y),
+    "sevens": (16, lambda y: y * 2 if y.shape[-1] % 7 == 0 else y),
+    "powers of two": (12, lambda y: y if y.shape[1] & (y.shape[1] - 1) else y * 2),
+    "at most four groups": (8, lambda y: y * min(y.shape[1], 4)),
 }
 
 
@@ -66,6 +75,35 @@ def test_every_width_that_a_trace_offers_is_taken(kind: str) -> None:
             plan = obc.Plan.from_kept(sites, {site.name: draw.sample(range(site.size), count)})
             small = obc.apply(copy.deepcopy(model), plan)
             assert obc.verify(model, small, plan, X) < 1e-9
+
+
+def test_a_decision_by_two_widths_together() -> None:
+    def run(m: nn.Module, x: Tensor) -> Tensor:
+        y = torch.tanh(torch.cat([m.left(x), m.right(x)], 1))
+        return m.head(y * 3 if y.shape[1] % 2 else y)
+
+    torch.manual_seed(0)
+    layers = {"left": nn.Linear(5, 12), "right": nn.Linear(5, 12), "head": nn.Linear(24, 3)}
+    model = Wrap(run, **layers).double()
+    sites = obc.trace(model, X)
+    assert [(s.name, s.size) for s in sites] == [("left", 12)]  # the two go in pairs
+    for count in range(1, 12):
+        obc.apply(copy.deepcopy(model), obc.Plan.from_kept(sites, {"left": range(count)}))
+
+
+def noted(function: Callable[[Tensor], Tensor]) -> list[int]:
+    flow = Flow(model := net(12, function), find)
+    with Decisions(flow) as decisions:
+        flow.through(model, X)
+    return list(decisions.numbers)
+
+
+def test_what_code_compares_widths_with_is_noted() -> None:
+    assert noted(lambda y: y if y.shape[1] < 4 else y * 1) == [4]
+    assert noted(lambda y: y if y.size(-1) // 2 - 1 == 7 else y * 1) == [7]
+    assert noted(lambda y: y if y.shape[1] == 12 else y * 2) == []  # either follows, or fails
+    assert noted(lambda y: y if y.shape[0] % 2 else y * 2) == []  # not a width
+    assert noted(lambda y: y.view(y.shape[0], -1, 2).flatten(1)) == []
 
 
 def test_where_nothing_is_decided_every_width_is_free() -> None:

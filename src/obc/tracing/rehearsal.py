@@ -27,15 +27,20 @@ from obc.tracing.trial import Trial, alike, full
 
 _SEED = 0
 _DIVISORS = (2, 3, 5, 7)
+_DECISIVE = 4  # so many numbers that widths are compared with are looked at
 _HALF = (torch.float16, torch.bfloat16)
 
 
 class Rehearsal:
     """Cuts the sites of a trial by values."""
 
-    def __init__(self, trial: Trial, example: Any, trains: bool) -> None:
-        """With `trains`, the narrower model has to run in train mode as well."""
+    def __init__(self, trial: Trial, example: Any, trains: bool, decisive: tuple[int, ...]) -> None:
+        """With `trains`, the narrower model has to run in train mode as well.
+
+        Code that compares widths with the numbers `decisive` is tried on either side of them.
+        """
         self.trial, self.example, self._trains = trial, example, trains
+        self._decisive = decisive
         self._compared = False  # whether values were
         # Values say nothing where there are none, and little at half precision: there, rounding
         # alone can add up to more than a fault does.
@@ -47,7 +52,7 @@ class Rehearsal:
         self._compared = False
         if not sites or not self._possible:
             return False
-        return self._attempt(sites, _shares(sites)) is None and self._compared
+        return self._all(sites, self._rounds(sites)) is None and self._compared
 
     def failures(self, sites: list[Site]) -> tuple[list[tuple[Group, Failure]], list[Pairs]]:
         """The groups of like sites that cannot be cut, and ids that must be tied so that some can.
@@ -57,13 +62,13 @@ class Rehearsal:
         """
         if not sites or not self._possible:
             return [], []
-        units = _shares(sites)
+        rounds = self._rounds(sites)
         tried: dict[frozenset[str], Failure | None] = {}
 
         def attempt(part: list[Site]) -> Failure | None:
             names = frozenset(site.name for site in part)
             if names not in tried:
-                tried[names] = self._attempt(part, units)
+                tried[names] = self._all(part, rounds)
             return tried[names]
 
         if attempt(sites) is None:
@@ -75,11 +80,27 @@ class Rehearsal:
             if not all(any(group is other for other, _ in bad) for group in together):
                 continue
             joined = [site for group in together for site in group]
-            same = {site.name: units[first.name] for first, *others in equal for site in others}
-            if self._attempt([*fine, *joined], {**units, **same}) is None:
+            pairs = [(first.name, site.name) for first, *others in equal for site in others]
+            same = [{**u, **{name: u[first] for first, name in pairs}} for u in rounds]
+            if self._all([*fine, *joined], same) is None:
                 bad = [f for f in bad if not any(f[0] is group for group in together)]
                 ties += [(self.trial.ids(row[0]), self.trial.ids(s)) for row in equal for s in row]
         return bad, ties
+
+    def _rounds(self, sites: list[Site]) -> list[dict[str, list[int]]]:
+        """What sites keep, once; where code decides by widths, several times."""
+        count, largest = len(sites), max(site.size for site in sites)
+        rounds = [_shares(sites)]
+        decisive = [n for n in self._decisive if 0 < n <= largest][:_DECISIVE]  # what may change
+        if decisive:
+            rounds.append(_drawn(sites, [1 + number % 2 for number in range(count)]))
+            rounds.append(_drawn(sites, [site.size - 1 for site in sites]))
+        return rounds + [_drawn(sites, [width] * count) for n in decisive for width in (n - 1, n)]
+
+    def _all(self, sites: list[Site], rounds: list[dict[str, list[int]]]) -> Failure | None:
+        """Cut these sites in every round; the first failure, if there is one."""
+        failures = (self._attempt(sites, units) for units in rounds)
+        return next((failure for failure in failures if failure is not None), None)
 
     def _attempt(self, sites: list[Site], units: Mapping[str, list[int]]) -> Failure | None:
         """Cut these sites by values and compare; None when nothing speaks against it."""
@@ -105,11 +126,19 @@ class Rehearsal:
 
 def _shares(sites: list[Site]) -> dict[str, list[int]]:
     """What each site keeps: another share for each, so that equal widths do not stay equal."""
-    draw = torch.Generator().manual_seed(_SEED)
-    units = {}
+    counts = []
     for number, site in enumerate(sites):
         share = 0.35 + 0.5 * (number * 0.618 % 1)  # steps of the golden ratio never repeat
-        count = _unlike(site.size, max(1, site.picked), share)
+        counts.append(_unlike(site.size, max(1, site.picked), share))
+    return _drawn(sites, counts)
+
+
+def _drawn(sites: list[Site], counts: list[int]) -> dict[str, list[int]]:
+    """So many channels of each site, or as near as can be."""
+    draw = torch.Generator().manual_seed(_SEED)
+    units = {}
+    for site, count in zip(sites, counts, strict=True):
+        count = min(max(count, 1, site.picked), site.size - 1)
         # Mostly the last ones: of an even choice each half would keep its half, whatever the code
         # cuts it by. With gaps, since neighbours that stay neighbours hide what they share. Never
         # the first, or a table of numbers might begin as the whole one does.

@@ -18,6 +18,7 @@ from obc.running.modules import named_tensors
 from obc.running.offload import at_hand
 from obc.running.snapshot import Snapshot
 from obc.tracing.arguments import tensors_in
+from obc.tracing.decisions import Decisions
 from obc.tracing.flow import NOWHERE, Flow
 from obc.tracing.ledger import Pairs, Reason
 from obc.tracing.rehearsal import Rehearsal
@@ -90,7 +91,8 @@ class Tracing:
         model = self.model
         self.flow = Flow(model, find)
         try:
-            self.flow.whole = outputs(self.run(self.flow))
+            with Decisions(self.flow) as decisions:
+                self.flow.whole = outputs(self.run(self.flow))
         except ObcError:
             raise
         except Exception as error:
@@ -112,7 +114,9 @@ class Tracing:
         if not heads:
             asked += [(i, _reason("heads=False")) for i in ledger.roles["head"]]
         trial = Trial(model, before, self.flow, base, self._run_all)
-        rehearsal = Rehearsal(trial, self.example, self._trains) if self._rehearse else None
+        rehearsal = None
+        if self._rehearse:
+            rehearsal = Rehearsal(trial, self.example, self._trains, tuple(decisions.numbers))
         names, steady = None, False
         while True:
             self.classes = solve(ledger, base, stay)
