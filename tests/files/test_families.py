@@ -24,6 +24,10 @@ WIDE = {**LARGE, "intermediate_size": 48}
 GROUPED = {**WIDE, "num_key_value_heads": 2}
 HEADED = {**GROUPED, "head_dim": 8}
 ROUTED = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
+LAYERED = {
+    **{"global_head_dim": 8, "num_kv_shared_layers": 0},
+    **{"hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 53},
+}
 LATENT = {
     **{"q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8},
     **{"v_head_dim": 8, "n_group": 2, "topk_group": 1, "first_k_dense_replace": 1},
@@ -40,6 +44,7 @@ FAMILIES: dict[str, tuple[dict[str, Any], bool]] = {
     "GemmaForCausalLM": (HEADED, True),
     "Gemma2ForCausalLM": (HEADED, True),
     "Gemma3ForCausalLM": (HEADED, True),
+    "Gemma4ForCausalLM": ({**HEADED, **LAYERED}, True),
     "StableLmForCausalLM": (GROUPED, False),
     "Olmo2ForCausalLM": (GROUPED, True),
     "GraniteForCausalLM": (GROUPED, True),
