@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -76,3 +77,29 @@ def test_a_language_model_is_fitted_on_it() -> None:
     task = obc.tasks.Language(ids, ids, length=16, row=8)
     assert said_by(task) == {"residual": False, "source": "original"}
     assert said_by(obc.tasks.Classification) == {"residual": None, "source": "pruned"}
+
+
+def test_keys_and_values_are_not_kept() -> None:
+    """All batches wait at a weight: a decoder's caches would wait with them."""
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(
+        **{"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "vocab_size": 30},
+        num_attention_heads=4,
+    )
+    net = transformers.LlamaForCausalLM(config).eval()
+    ids = torch.randint(30, (64, 12))
+    sites = obc.trace(net, ids[:1])
+    name = next(s.name for s in sites if s.size == 24)
+    small = obc.apply(copy.deepcopy(net), obc.Plan.from_kept(sites, {name: range(0, 24, 2)}))
+    kept = []
+
+    def call(model: nn.Module, batch: Tensor) -> Tensor:
+        output = model(batch)
+        kept.append(output.past_key_values)
+        logits: Tensor = output.logits
+        return logits
+
+    account = obc.recalibrate(small, net, ids.split(16), call=call, source="original")
+    assert account.before > account.after and kept and not any(kept)
+    assert net.config.use_cache and net(ids[:1]).past_key_values is not None

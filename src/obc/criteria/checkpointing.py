@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 from torch.utils.checkpoint import checkpoint
 
+from obc.running.keys import without_keys
 from obc.running.modules import blocks_of
 
 
@@ -23,17 +24,12 @@ def checkpointed(model: nn.Module) -> Iterator[None]:
     layers hold activations of one block at a time; gradients have to be asked for by `backward`.
     """
     blocks = list(model.get_submodule(blocks_of(model)).children())
-    config: Any = getattr(model, "config", None)
-    cache = getattr(config, "use_cache", None)
     try:
         for block in blocks:
             block.forward = partial(_again, block.forward)
-        if cache:
-            config.use_cache = False  # a block that runs again would add its keys again
-        yield
+        with without_keys(model):  # a block that runs again would add its keys again
+            yield
     finally:
-        if cache:
-            config.use_cache = cache
         for block in blocks:
             vars(block).pop("forward", None)
 

@@ -25,6 +25,7 @@ from obc.recalibration.regression import RIDGES, SAFE
 from obc.recalibration.rows import Portion, enough_to_try, portions
 from obc.running.difference import difference
 from obc.running.forward import evaluating
+from obc.running.keys import without_keys
 from obc.running.modules import named_tensors
 from obc.running.processes import Group
 from obc.running.randomness import forked
@@ -101,6 +102,7 @@ class Procedure:
             for model in (self._pruned, self._original):
                 stack.enter_context(unchanged(model))
                 stack.enter_context(evaluating(model))
+                stack.enter_context(without_keys(model))  # all batches wait with what they keep
             stack.enter_context(forked(parameters))
             stack.enter_context(torch.no_grad())
             stack.callback(torch.backends.mha.set_fastpath_enabled, fast)
