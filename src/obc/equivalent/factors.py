@@ -46,7 +46,6 @@ class Mix(nn.Module):
 
     order: Tensor | None
     back: Tensor | None
-    kept: Tensor
 
     def __init__(self, blocks: list[Block], dim: int, width: int, groups: int = 1) -> None:
         super().__init__()
@@ -64,9 +63,14 @@ class Mix(nn.Module):
         # The plan tells them again, so they are no part of the state dict.
         self.register_buffer("order", _unless_plain(order), persistent=False)
         self.register_buffer("back", _unless_plain(back), persistent=False)
-        self.register_buffer("kept", blocks[0].kept, persistent=False)
+        self._kept = blocks[0].kept  # no buffer: files hold buffers, and older files not this one
         single = len(blocks) == 1 and self.matrices[0].shape[0] == 1 and self.positions == [1]
         self.plain = single and self.order is None and self.back is None and not self.untouched
+
+    @property
+    def kept(self) -> Tensor:
+        """The channels that stay, where this is plain."""
+        return self._kept.to(self.matrices[0].device)
 
     @property
     def matrix(self) -> Tensor:
