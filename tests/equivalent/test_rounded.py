@@ -18,6 +18,7 @@ SHAPES = [((12, 6, 3, 3), 0), ((6, 12, 3, 3), 1), ((12, 7), 0), ((7, 12), 1)]
 def medium(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """As a user asks for it, on a processor that has what it takes."""
     monkeypatch.setattr(rounded, "_has", lambda _: True)
+    monkeypatch.setattr(rounded, "_LEAST", 0)
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("medium")
     yield
@@ -136,10 +137,13 @@ def test_merging_keeps_what_was_tuned(medium: None) -> None:
     assert torch.allclose(obc.merge(net)(x), before, atol=1e-6)
 
 
-def test_without_instructions_nothing_is_rounded(
+def test_without_instructions_or_gain_nothing_is_rounded(
     medium: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     x = torch.zeros(2, 2)
     assert rounded.allowed(x) and not rounded.allowed(x.double())
+    monkeypatch.setattr(rounded, "_LEAST", 5)
+    assert not rounded.allowed(x)
+    monkeypatch.setattr(rounded, "_LEAST", 0)
     monkeypatch.setattr(rounded, "_has", lambda _: False)
     assert not rounded.allowed(x)

@@ -12,18 +12,21 @@ from torch.autograd.function import once_differentiable
 Side = tuple[Tensor, Tensor, int]
 """A matrix [kept, size] near the identity's rows, which rows those are, and what it mixes."""
 
+_LEAST = 1 << 17  # elements of a weight; casting smaller ones takes longer than their products
+
 
 def allowed(x: Tensor) -> bool:
     """Whether products of float32 may be rounded to bfloat16, and are faster for it.
 
     `torch.set_float32_matmul_precision("medium")` allows it. Accelerators follow that by
     themselves, and so do compiled models; a processor without instructions for bfloat16 takes
-    many times as long.
+    many times as long. Small weights stay exact, as they gain nothing.
     """
     return (
         not torch.compiler.is_compiling()
         and torch.get_float32_matmul_precision() == "medium"
         and x.dtype == torch.float32
+        and x.numel() >= _LEAST
         and x.device.type == "cpu"
         and (_has("avx512_bf16") or _has("amx_tile"))
     )
