@@ -197,11 +197,13 @@ def _compare(model: nn.Module, made: Runner, inputs: Inputs, batch: int) -> floa
         expected = outputs(forward(model, example))
     except Exception as error:
         raise _FixedBatch(f"the model rejects a batch of {batch}: {_said(error)}") from error
-    fails = f"the exported file fails for a batch of {batch}"
     try:
         there = [t.cpu() for t in made(example)]
     except Exception as error:
-        raise ObcError(f"{fails}: it does not run: {_said(error)}; nothing is written") from error
+        raise ObcError(
+            f"the exported file fails for a batch of {batch}: it does not run: {_said(error)}; "
+            "nothing is written"
+        ) from error
     expected = [t.cpu() for t in expected]
     try:
         return difference(expected, there)
@@ -211,7 +213,7 @@ def _compare(model: nn.Module, made: Runner, inputs: Inputs, batch: int) -> floa
         off, reason = distance(expected, there), _beyond_rounding(model, example, expected, there)
         if reason is None:
             return off
-    raise ObcError(f"{fails}: {reason}; nothing is written")
+    raise ObcError(f"the exported file fails for a batch of {batch}: {reason}; nothing is written")
 
 
 def _beyond_rounding(
