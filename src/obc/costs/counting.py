@@ -11,7 +11,7 @@ from torch.utils.flop_counter import flop_registry
 
 from obc.errors import ObcError
 from obc.running.forward import forward
-from obc.running.modules import ModuleStack
+from obc.running.modules import ModuleStack, walk
 from obc.running.offload import at_hand
 from obc.running.snapshot import unchanged
 from obc.tracing.arguments import bind
@@ -75,7 +75,7 @@ class _Counter(TorchDispatchMode):
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.macs: dict[str, int] = {}
-        self._stack = ModuleStack(model)
+        self._stack = ModuleStack(walk(model))
 
     def __enter__(self) -> Any:
         self._stack.start()

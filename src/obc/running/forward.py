@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import warnings
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import Enum
-from functools import cache
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -19,10 +18,8 @@ from torch.utils._pytree import tree_leaves
 from obc.running.modules import walk
 from obc.running.randomness import forked
 
-
-@cache
-def _writes(func: Any) -> bool:
-    return bool(func._schema.is_mutable)
+Run = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
+"""How an operator is run on its arguments."""
 
 
 class _Writes(TorchDispatchMode):
@@ -32,8 +29,9 @@ class _Writes(TorchDispatchMode):
     ask whether a mask is all ones, a sequence not packed: the plain case is a yes.
     """
 
-    def __init__(self, tensors: list[Tensor]) -> None:
+    def __init__(self, tensors: list[Tensor], run: Run | None) -> None:
         super().__init__()
+        self._run = run
         self._held = {t.untyped_storage()._cdata: t for t in tensors}
         self._before: dict[int, tuple[Tensor, Tensor]] = {}
 
@@ -42,7 +40,7 @@ class _Writes(TorchDispatchMode):
         return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if _writes(func):
+        if func._schema.is_mutable:
             for x in tree_leaves((args, kwargs)):
                 if isinstance(x, Tensor):
                     self._keep(x.untyped_storage()._cdata)
@@ -51,7 +49,10 @@ class _Writes(TorchDispatchMode):
                 "the model asks for a value that a meta tensor does not have; took 1", stacklevel=2
             )
             return torch.ones((), dtype=args[0].dtype).item()
-        return func(*args, **(kwargs or {}))
+        # One who watches operators does so from here: a second mode would cost as much again.
+        if self._run is not None:
+            return self._run(func, args, kwargs or {})
+        return func(*args, **kwargs) if kwargs else func(*args)
 
     def _keep(self, storage: int) -> None:
         if storage in self._held and storage not in self._before:
@@ -65,13 +66,14 @@ class _Writes(TorchDispatchMode):
                     tensor.copy_(value)
 
 
-def forward(model: nn.Module, example: Any, training: bool = False) -> Any:
+def forward(model: nn.Module, example: Any, training: bool = False, run: Run | None = None) -> Any:
     """Run a model on an example, in eval mode if nothing else is said, and leave no trace.
 
-    There are no gradients, and what is drawn or overwritten on the way is put back.
+    There are no gradients, and what is drawn or overwritten on the way is put back. `run` takes
+    each operator with its arguments, and returns what it puts out.
     """
     args, kwargs = arguments(example)
-    with quiet(model, example, training):
+    with quiet(model, example, training, run):
         return model(*args, **kwargs)
 
 
@@ -85,14 +87,16 @@ def arguments(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 
 @contextmanager
-def quiet(model: nn.Module, example: Any, training: bool = False) -> Iterator[None]:
+def quiet(
+    model: nn.Module, example: Any, training: bool = False, run: Run | None = None
+) -> Iterator[None]:
     """One mode, no gradients, no fused attention; what the run overwrites is put back."""
     modules = [module for _, module in walk(model)]
     modes = [(m, m.training) for m in modules]
     tensors = [p for m in modules for p in m._parameters.values() if p is not None]
     buffers = [b for m in modules for b in m._buffers.values() if b is not None]
     inputs = [t for t in tree_leaves(example) if isinstance(t, Tensor)]
-    writes = _Writes([*tensors, *buffers, *inputs])
+    writes = _Writes([*tensors, *buffers, *inputs], run)
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     for module, mode in modes:  # a batch norm in train mode refuses single samples

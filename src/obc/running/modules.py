@@ -16,9 +16,10 @@ from obc.running.mapping import is_mapped, kept_as
 Left = Callable[[str, int, Any, Any], None]
 
 
-def check_model(model: object) -> None:
-    """Refuse what cannot be cut and put back, before anything is touched."""
-    for name, module in walk(checked_module(model)):
+def check_model(model: object) -> list[tuple[str, nn.Module]]:
+    """Refuse what cannot be cut and put back, before anything is touched; returns its modules."""
+    modules = walk(checked_module(model))
+    for name, module in modules:
         where = f"'{name}'" if name else "the model"
         if isinstance(module, torch.jit.ScriptModule):
             raise ObcError(
@@ -37,6 +38,7 @@ def check_model(model: object) -> None:
                 f"{where} is offloaded by accelerate, so its weights are not at hand; load the "
                 "model without offloading, in bfloat16 if memory is short"
             )
+    return modules
 
 
 def checked_module(model: object) -> nn.Module:
@@ -81,8 +83,13 @@ def walk(model: nn.Module) -> list[tuple[str, nn.Module]]:
 
 def named_tensors(model: nn.Module) -> dict[str, Tensor]:
     """Every parameter and buffer by its first name, in one walk over the modules."""
+    return tensors_of(walk(model))
+
+
+def tensors_of(modules: list[tuple[str, nn.Module]]) -> dict[str, Tensor]:
+    """The same of modules that were walked over already."""
     named: dict[int, tuple[str, Tensor]] = {}
-    for path, module in walk(model):
+    for path, module in modules:
         for store in (module._parameters, module._buffers):
             for key, tensor in store.items():
                 if tensor is not None and id(tensor) not in named:
@@ -129,16 +136,15 @@ def duplicate(model: nn.Module, shared: Iterable[Tensor] = ()) -> nn.Module:
 class ModuleStack:
     """The modules that are running, innermost last, while started."""
 
-    def __init__(
-        self, model: nn.Module, now: Callable[[], int] = int, left: Left = lambda *call: None
-    ) -> None:
-        """`now` tells the time; `left` hears of each call: path, begin, arguments, output."""
-        self._paths = {id(m): n for n, m in walk(model)}
+    def __init__(self, modules: list[tuple[str, nn.Module]]) -> None:
+        self._paths = {id(m): n for n, m in modules}
         self._hooks: list[Any] = []
-        self._now, self._left = now, left
         self.running: list[tuple[str, nn.Module, int]] = []
+        self.path = ""  # of the innermost
 
-    def start(self) -> None:
+    def start(self, now: Callable[[], int] = int, left: Left | None = None) -> None:
+        """`now` tells the time; `left` hears of each call: path, begin, arguments, output."""
+        self._now, self._left = now, left
         self._hooks = [
             registry.register_module_forward_pre_hook(self._enter),
             registry.register_module_forward_hook(self._leave, always_call=True),
@@ -148,14 +154,16 @@ class ModuleStack:
         for hook in self._hooks:
             hook.remove()
         self.running.clear()
-
-    @property
-    def path(self) -> str:
-        return self.running[-1][0] if self.running else ""
+        # Who listens may hold this stack: memory should not wait for Python to find such a circle.
+        self.path, self._hooks, self._left = "", [], None
+        del self._now
 
     def _enter(self, module: nn.Module, inputs: Any) -> None:
-        self.running.append((self._paths.get(id(module), ""), module, self._now()))
+        self.path = self._paths.get(id(module), "")
+        self.running.append((self.path, module, self._now()))
 
     def _leave(self, module: nn.Module, inputs: Any, output: Any) -> None:
         path, _, begin = self.running.pop()
-        self._left(path, begin, inputs, output)
+        self.path = self.running[-1][0] if self.running else ""
+        if self._left is not None:
+            self._left(path, begin, inputs, output)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from obc.running.modules import check_model, walk
+from obc.running.modules import check_model
 
 
 class Snapshot:
@@ -24,9 +24,8 @@ class Snapshot:
     """
 
     def __init__(self, model: nn.Module) -> None:
-        check_model(model)
         # A parametrization gives its module a class of its own, so classes are kept as well.
-        self._modules = [(m, m.__class__, dict(m.__dict__)) for _, m in walk(model)]
+        self._modules = [(m, m.__class__, dict(m.__dict__)) for _, m in check_model(model)]
         # Parameters, buffers, children and hooks live in dictionaries, which keep their identity.
         held = [value for _, _, state in self._modules for value in state.values()]
         self._dicts = [(value, dict(value)) for value in held if isinstance(value, dict)]
@@ -45,7 +44,8 @@ class Snapshot:
     def restore(self) -> None:
         """Put everything back; what came after the snapshot is gone."""
         for module, kind, _ in self._modules:
-            module.__class__ = kind
+            if module.__class__ is not kind:
+                module.__class__ = kind
         states = [(m.__dict__, state) for m, _, state in self._modules]
         for live, saved in (*states, *self._dicts):
             if live or saved:  # most are tables of hooks, and empty

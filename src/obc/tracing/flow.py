@@ -12,19 +12,18 @@ import os
 import sys
 import sysconfig
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from functools import cache, cached_property
+from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from obc.running.forward import closed, forward, outputs
-from obc.running.modules import ModuleStack, named_tensors, walk
+from obc.running.modules import ModuleStack, tensors_of, walk
 from obc.tracing.arguments import (
     bind,
     schema_name,
@@ -76,18 +75,16 @@ class Leaf:
     tensor: Tensor
     dims: tuple[Tensor | None, ...]
     start: int  # its ids follow each other from here, dimension by dimension
+    users: set[str] = field(default_factory=set)  # the modules that use it
 
-    @cached_property
-    def tracked(self) -> Tracked:
-        if len(self.dims) == 1:
-            views = [ids for ids in self.dims if ids is not None]
-            return Tracked(tuple(views), _origin(self.tensor))
-        shape = [1] * len(self.dims)
-        views = []
+    def __post_init__(self) -> None:
+        views: list[Tensor] = []
         for dim, ids in enumerate(self.dims):
             if ids is not None:
-                views.append(ids.view(*shape[:dim], -1, *shape[dim + 1 :]))
-        return Tracked(tuple(views), _origin(self.tensor))
+                shape = [1] * len(self.dims)
+                shape[dim] = -1
+                views.append(ids if len(shape) == 1 else ids.view(shape))
+        self.tracked = Tracked(tuple(views), _origin(self.tensor))
 
 
 def _origin(tensor: Tensor) -> str:
@@ -133,7 +130,7 @@ def labelled_dims(leaves: Iterable[Leaf]) -> list[tuple[Leaf, int, Tensor, int]]
         for dim, ids in enumerate(leaf.dims):
             if ids is not None:
                 dims.append((leaf, dim, ids, start))
-                start += len(ids)
+                start += ids.numel()  # len() of a tensor takes Python longer
     return dims
 
 
@@ -162,11 +159,10 @@ class ModuleCall(NamedTuple):
 Rule = Callable[[Call], Any]
 
 
-class Flow(TorchDispatchMode):
-    """The mode under which the model runs; afterwards `ledger`, `leaves` and `steps` tell."""
+class Flow:
+    """Sees each operator of a run; afterwards `ledger`, `leaves` and `steps` tell."""
 
     def __init__(self, model: nn.Module, find: Callable[[Any], Operator]) -> None:
-        super().__init__()
         self.ledger = Ledger()
         self.find = find
         self.leaves: dict[int, Leaf] = {}
@@ -176,29 +172,27 @@ class Flow(TorchDispatchMode):
         self.given: list[tuple[Any, ...]] = []  # shapes and numbers that operators were given
         self.calls: list[ModuleCall] = []
         self.handed: list[tuple[str, str, tuple[Tensor, ...]]] = []  # caller, called, and ids
-        self.uses: dict[str, set[str]] = {}
-        tensors = named_tensors(model)
+        modules = walk(model)
+        tensors = tensors_of(modules)
         self._names = {id(t): n for n, t in tensors.items()}
         self._inputs: dict[int, Tensor] = {}
         self._shapes = Shapes() if any(t.is_meta for t in tensors.values()) else None
-        self._has_opaque = any(isinstance(m, OPAQUE) for _, m in walk(model))
-        self._stack = ModuleStack(model, lambda: len(self.ops), self._left)
-
-    def __enter__(self) -> Any:
-        self._stack.start()
-        return super().__enter__()
-
-    def __exit__(self, *exception: Any) -> None:
-        super().__exit__(*exception)
-        self._stack.stop()
+        self._has_opaque = any(isinstance(m, OPAQUE) for _, m in modules)
+        self._stack = ModuleStack(modules)
 
     def through(self, model: nn.Module, example: Any) -> Any:
         """Run a model on an example under this flow; neither end of it shrinks."""
         for tensor in tree_leaves(example):
             if isinstance(tensor, Tensor):
                 self._inputs[id(tensor)] = tensor
-        with self:
-            output = forward(model, example)
+        return self._through(model, example)
+
+    def _through(self, model: nn.Module, example: Any, training: bool = False) -> Any:
+        self._stack.start(lambda: len(self.ops), self._left)
+        try:
+            output = forward(model, example, training, self._dispatch)
+        finally:
+            self._stack.stop()
         self._freeze_outputs(output)
         return output
 
@@ -210,9 +204,7 @@ class Flow(TorchDispatchMode):
         records: tuple[list[Any], ...] = (self.ops, self.given, self.steps, self.calls)
         lengths = [len(record) for record in records]
         try:
-            with self:
-                output = forward(model, example, training=True)
-            self._freeze_outputs(output)
+            self._through(model, example, training=True)
         finally:
             for record, length in zip(records, lengths, strict=True):
                 del record[length:]
@@ -227,21 +219,22 @@ class Flow(TorchDispatchMode):
             self.ledger.freeze(every, f"the model returns a {kind}, which may hold it", NOWHERE)
 
     def of(self, tensor: Tensor) -> Tracked | None:
+        key = id(tensor)
+        name = self._names.get(key)
+        if name is not None:
+            leaf = self.leaves.get(key)
+            if leaf is None:
+                start = self.ledger.size
+                dims = tuple([self.ledger.fresh(n) if n > 1 else None for n in tensor.shape])
+                leaf = self.leaves[key] = Leaf(name, tensor, dims, start)
+            leaf.users.add(self._stack.path)
+            return leaf.tracked
         # What is known of a tensor in flight is written on it: no table to search or to empty.
         mark = getattr(tensor, "_obc_flow", None)
         if mark is not None and mark[0] is self:
             known: Tracked = mark[1]
             return known
-        name = self._names.get(id(tensor))
-        if name is None:
-            return Tracked() if id(tensor) in self._inputs else None
-        leaf = self.leaves.get(id(tensor))
-        self.uses.setdefault(name, set()).add(self._stack.path)
-        if leaf is None:
-            start = self.ledger.size
-            dims = tuple(self.ledger.fresh(n) if n > 1 else None for n in tensor.shape)
-            leaf = self.leaves[id(tensor)] = Leaf(name, tensor, dims, start)
-        return leaf.tracked
+        return Tracked() if key in self._inputs else None
 
     def _left(self, path: str, begin: int, inputs: Any, output: Any) -> None:
         # A parameter that is handed on gets its ids where it is read: here, that would be recorded.
@@ -250,7 +243,7 @@ class Flow(TorchDispatchMode):
             for t in tensors_within((inputs, output))
             if id(t) in self.leaves or id(t) not in self._names
         ]
-        ids = tuple(label for known in there if known is not None for label in known.labels)
+        ids = tuple([label for known in there if known is not None for label in known.labels])
         self.handed.append((self._stack.path, path, ids))
         first = inputs[0] if inputs else None
         if (
@@ -267,22 +260,11 @@ class Flow(TorchDispatchMode):
         if id(tensor) not in self._names and id(tensor) not in self._inputs:
             tensor._obc_flow = (self, tracked)  # type: ignore[attr-defined]
 
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # torch would wrap each call; nothing is compiled here
-
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        kwargs = kwargs or {}
-        name, names = schema_name(func), self._names
-        values = (*args, *kwargs.values()) if kwargs else args
+    def _dispatch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        names, values = self._names, (*args, *kwargs.values()) if kwargs else args
         tensors = tensors_in(values)
-        self.ops.append((name, *[names[id(t)] for t in tensors if id(t) in names]))
+        used = [names[id(t)] for t in tensors if id(t) in names]
+        self.ops.append((schema_name(func), *used))
         self.given.append(shapes_and_numbers(values))
         known = [k for k in map(self.of, tensors) if k is not None]
         if not known:
@@ -292,8 +274,7 @@ class Flow(TorchDispatchMode):
         reads = tuple([k.step for k in known if k.origin == "data"])
         operator = self.find(func)
         self.steps.append(Step(operator, place, reached, reads))
-        origins = [k.origin for k in known]
-        origin = next(o for o in ("data", "weight", "buffer") if o in origins)
+        origin = "data" if reads else "weight" if any([k.weight for k in known]) else "buffer"
         call = Call(self, func, bind(func, args, kwargs), None, place, origin)
         call.out = self.run(func, args, kwargs)
         opaque = self._opaque() if self._has_opaque else None
@@ -322,17 +303,11 @@ class Flow(TorchDispatchMode):
 
     def record(self, call: Call, labels: Any) -> None:
         """Attach a rule's answer (labels per output tensor) to the outputs."""
-        many = isinstance(call.out, (tuple, list))
-        outs = tensors_in(call.out if many else (call.out,))
-        for i, out in enumerate(outs):
+        many, step = isinstance(call.out, (tuple, list)), len(self.steps) - 1
+        for i, out in enumerate(tensors_in(call.out if many else (call.out,))):
             out_labels = (labels[i] if i < len(labels) else ()) if many else labels
-            tracked = Tracked(
-                tuple(compact(ids) for ids in out_labels),
-                call.origin,
-                len(self.steps) - 1,
-                _numbered(call, out),
-            )
-            self.set(out, tracked)
+            pick = _numbered(call, out) if self.ledger.picks else None
+            self.set(out, Tracked(tuple(map(compact, out_labels)), call.origin, step, pick))
 
 
 # What rearranges or converts numbers of channels puts out such numbers again.

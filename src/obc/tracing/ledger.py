@@ -227,25 +227,25 @@ class Ledger:
         """Remember what part these ids played."""
         self.roles[role].append(ids if ids.ndim == 1 else ids.reshape(-1))
 
-    def marked(self, role: str) -> Tensor:
-        """A flag for each id: whether it played this part."""
-        # Ranges begin and end in a list of steps; summed up, it says where one is open.
-        steps: list[tuple[int, int]] = []
-        others: list[Tensor] = []
+    def marked(self, role: str, of: Tensor | None = None) -> Tensor:
+        """A flag for each id: whether it played this part; with classes, whether its class did.
+
+        A class is flagged at the id that it is called by, and nowhere else.
+        """
+        flags = torch.zeros(self.size, dtype=torch.bool)
+        ranges: set[tuple[int, int]] = set()  # many ids play a part again and again
         for ids in self.roles[role]:
             start = self.start(ids)
-            if start is None:
-                others.append(ids)
+            if start is not None:
+                ranges.add((start if of is None else self.first(start), ids.numel()))
             else:
-                steps += [(start, 1), (start + ids.numel(), -1)]
-        edges = torch.zeros(self.size + 1, dtype=torch.int32)
-        if steps:
-            at, by = torch.tensor(steps).T
-            edges.index_add_(0, at, by.int())
-        flags = edges[:-1].cumsum(0) > 0
-        if others:
-            ids = torch.cat(others)
-            flags[ids[ids >= 0]] = True
+                ids = ids[ids >= 0]
+                flags[ids if of is None else of[ids]] = True
+        for start, count in ranges:
+            if of is None:
+                flags[start : start + count] = True
+            else:
+                flags.index_fill_(0, of[start : start + count], True)
         return flags
 
 

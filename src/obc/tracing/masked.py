@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from obc.running.mapping import kept_as
-from obc.running.modules import named_tensors, walk
+from obc.running.modules import named_tensors
 from obc.tracing.flow import Call, Flow, Leaf, labelled_dims
 from obc.tracing.ledger import any_between
 
@@ -126,21 +126,32 @@ def mixes(flow: Flow, gone: Tensor) -> bool:
     return any(bool(gone[ids[ids >= 0]].any()) for labels in products for ids in labels)
 
 
-def blank_readers(model: nn.Module, flow: Flow, gone: Tensor) -> None:
-    """Set to zero, in the model itself, what reads a removed channel.
+class Blanked:
+    """Runs operators with nothing in a weight where it would read a removed channel.
 
-    Where nothing `mixes` them, such a model computes what the masked one does, at full speed.
+    Where nothing `mixes` them, the model then computes what the masked one does, and nearly at
+    full speed. Each blank weight is gone after its operator, so that the next takes its memory.
     """
-    flags, tensors = _reading(flow, gone), named_tensors(model)
-    dims = labelled_dims(flow.leaves.values())
-    hit = any_between(flags, [d[3] for d in dims], [d[2].numel() for d in dims])
-    leaves = [leaf for (leaf, *_), reads in zip(dims, hit, strict=True) if reads]
-    blank = {id(t): _blanked(t, leaf, flags) for leaf in leaves for t in [tensors[leaf.name]]}
-    for _, module in walk(model):
-        for key, parameter in module._parameters.items():
-            zeroed = blank.get(id(parameter))
-            if parameter is not None and zeroed is not None:
-                module._parameters[key] = nn.Parameter(zeroed, parameter.requires_grad)
+
+    def __init__(self, model: nn.Module, flow: Flow, gone: Tensor) -> None:
+        self._flags, tensors = _reading(flow, gone), named_tensors(model)
+        dims = labelled_dims(flow.leaves.values())
+        hit = any_between(self._flags, [d[3] for d in dims], [d[2].numel() for d in dims])
+        leaves = [leaf for (leaf, *_), reads in zip(dims, hit, strict=True) if reads]
+        self._leaves = {id(tensors[leaf.name]): leaf for leaf in leaves}
+
+    def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run an operator; one that writes gets what it writes to."""
+        if not func._schema.is_mutable:
+            args = tuple([self._blank(value) for value in args])
+            kwargs = {name: self._blank(value) for name, value in kwargs.items()}
+        return func(*args, **kwargs)
+
+    def _blank(self, value: Any) -> Any:
+        if type(value) in (list, tuple):
+            return [self._blank(part) for part in value]
+        leaf = self._leaves.get(id(value))
+        return value if leaf is None else _blanked(value, leaf, self._flags)
 
 
 def _reading(flow: Flow, gone: Tensor) -> Tensor:

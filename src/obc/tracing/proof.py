@@ -21,7 +21,7 @@ from obc.running.forward import forward, outputs
 from obc.running.snapshot import Snapshot
 from obc.tracing.arguments import tensors_in
 from obc.tracing.flow import Call, Flow
-from obc.tracing.masked import Masked, blank_readers, mixes
+from obc.tracing.masked import Blanked, Masked, mixes
 
 _Key = tuple[str, str]  # a module's path and an operator's name
 _Values = dict[_Key, list[tuple[Tensor, Tensor]]]  # kept numbers, and the ids that went into them
@@ -50,8 +50,7 @@ class Proof:
             if mixes(flow, gone):
                 result = Masked(model, flow, gone).through(model, example)
             else:
-                blank_readers(model, flow, gone)
-                result = forward(model, example)
+                result = forward(model, example, run=Blanked(model, flow, gone).run)
         self._outputs = outputs(result, counts=True)
         self._values: _Values | None = None
         hidden = before is None and _hides(model)

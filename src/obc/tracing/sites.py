@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from obc.errors import ObcError, closest
-from obc.running.modules import check_model, named_tensors
+from obc.running.modules import check_model, tensors_of
 from obc.tracing.flow import Flow, Leaf, labelled_dims
 from obc.tracing.ledger import Place, any_between
 from obc.tracing.packed import packed
@@ -18,7 +18,7 @@ from obc.tracing.solve import Classes
 from obc.tracing.wiring import Wiring, wire
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class Member:
     """One layer's share of a site.
 
@@ -31,6 +31,10 @@ class Member:
     dim: int
     role: str
     index: Tensor = field(repr=False, compare=False)
+
+    def __init__(self, layer: str, param: str, dim: int, role: str, index: Tensor) -> None:
+        # The one that a frozen dataclass writes takes three times as long, and there are thousands.
+        self.__dict__.update(layer=layer, param=param, dim=dim, role=role, index=index)
 
     @property
     def name(self) -> str:
@@ -154,6 +158,9 @@ class _Dim:
     role: str
     is_parameter: bool
 
+    def __post_init__(self) -> None:
+        self.layer, _, self.param = self.leaf.name.rpartition(".")
+
     def part(self, values: Tensor) -> Tensor:
         """Of a value for each id, those of this dimension."""
         return values[self.start : self.start + self.ids.numel()]
@@ -171,9 +178,8 @@ def build(
 
     `names` are those of a trace that froze less, by the place where a site begins.
     """
-    marked = {role: flow.ledger.marked(role) for role in flow.ledger.roles}
-    dims = _dims(flow, marked)
-    has = {r: torch.zeros_like(m).index_fill_(0, classes.of[m], True) for r, m in marked.items()}
+    dims = _dims(flow)
+    has = {role: flow.ledger.marked(role, classes.of) for role in flow.ledger.roles}
     free = (classes.why < 0) & has["out"] & (has["in"] | has["read"])
     read = free | (classes.why >= 0)
     sites, lone = _group(dims, classes, free, has["head"], flow.ledger.statistics)
@@ -187,8 +193,9 @@ def build(
 
 def shapes_of(model: nn.Module) -> dict[str, tuple[int, ...]]:
     """The shape of every parameter and buffer: what a plan recognises its model by."""
-    check_model(model)
-    tensors = sorted(named_tensors(model).items(), key=lambda item: not _is_parameter(item[1]))
+    tensors = sorted(
+        tensors_of(check_model(model)).items(), key=lambda item: not _is_parameter(item[1])
+    )
     return {name: tuple(tensor.shape) for name, tensor in tensors}
 
 
@@ -196,10 +203,10 @@ def _is_parameter(tensor: Tensor) -> bool:
     return isinstance(tensor, nn.Parameter)
 
 
-def _dims(flow: Flow, marked: dict[str, Tensor]) -> list[_Dim]:
+def _dims(flow: Flow) -> list[_Dim]:
     dims = labelled_dims(flow.leaves.values())
-    starts, sizes = [start for *_, start in dims], [len(ids) for _, _, ids, _ in dims]
-    out, reads = (any_between(marked[r], starts, sizes) for r in ("out", "in"))
+    starts, sizes = [start for *_, start in dims], [ids.numel() for _, _, ids, _ in dims]
+    out, reads = (any_between(flow.ledger.marked(r), starts, sizes) for r in ("out", "in"))
     roles = ["out" if o else "in" if i else "norm" for o, i in zip(out, reads, strict=True)]
     return [
         _Dim(leaf, dim, ids, start, flow.ledger.first(start), role, _is_parameter(leaf.tensor))
@@ -220,27 +227,30 @@ def _group(
     issued in the order of the dimensions, so classes are in the order of their first position.
     """
     of = classes.of
-    units = (free & (of == torch.arange(of.numel()))).nonzero().reshape(-1)
+    units = free.nonzero().reshape(-1)
     lone = torch.zeros_like(free)
-    # A sum of random weights, one per leaf dimension, is the same for equal counts and no others.
+    alike: dict[int, list[_Dim]] = {}
+    for d in dims:
+        alike.setdefault(d.first, []).append(d)
+    # A sum of random weights, one per leaf dimension, is the same for equal counts and no others;
+    # dimensions that are tied as wholes have one weight together.
     random = torch.Generator().manual_seed(0)
-    weights = torch.randint(-(2**62), 2**62, (len(dims), 1), generator=random)
-    alike: dict[int, list[int]] = {}
-    for i, d in enumerate(dims):
-        alike.setdefault(d.first, []).append(i)
+    weights = torch.randint(-(2**62), 2**62, (len(alike),), generator=random)
     signature = torch.zeros_like(of)
-    for numbers in alike.values():
-        cls = dims[numbers[0]].part(of)
-        signature.scatter_add_(0, cls, weights[numbers].sum(0).expand(cls.numel()))
+    for (first, *_), weight in zip(alike.values(), weights, strict=True):
+        cls = first.part(of)
+        signature.scatter_add_(0, cls, weight.expand_as(cls))
     kinds, kind = signature[units].unique(return_inverse=True)
-    site_of = signature.fill_(-1)
-    site_of[units] = kind
-    members: list[list[tuple[_Dim, Tensor]]] = [[] for _ in kinds]
-    stretches = {
-        first: list(_stretches(site_of[cls], cls))
-        for first, numbers in alike.items()
-        for cls in [dims[numbers[0]].part(of)]
-    }
+    site_of = torch.full_like(of, -1, dtype=torch.int32)
+    site_of[units] = kind.int()
+    size = torch.bincount(kind, minlength=len(kinds))
+    count = size.tolist()
+    members: list[list[tuple[_Dim, Tensor]]] = [[] for _ in count]
+    stretches = {}
+    for start, (first, *_) in alike.items():
+        cls = first.part(of)
+        parts = _stretches(site_of.index_select(0, cls), cls)
+        stretches[start] = [(k, positions.view(count[k], -1)) for k, positions in parts]
     for d in dims:
         for k, index in stretches[d.first]:
             members[k].append((d, index))
@@ -249,10 +259,8 @@ def _group(
         for k in site_of[of[ids[ids >= 0]]].unique().tolist():
             if k >= 0:
                 mixed[k][str(place)] = None
-    size = torch.bincount(kind, minlength=len(kinds))
     begin = torch.full_like(size, of.numel()).scatter_reduce_(0, kind, units, "amin")
     whole = torch.zeros_like(size).scatter_add_(0, kind, heads[units].long()).tolist()
-    count = size.tolist()
     sites = [
         _site(members[k], count[k], bool(whole[k]), tuple(mixed[k]))
         for k in torch.argsort(begin).tolist()
@@ -268,12 +276,13 @@ def _stretches(sites: Tensor, cls: Tensor) -> Iterator[tuple[int, Tensor]]:
     >>> list(_stretches(torch.tensor([0, -1, 0, 1]), torch.tensor([5, 0, 3, 4])))
     [(0, tensor([2, 0])), (1, tensor([3]))]
     """
+    low, high = (int(edge) for edge in torch.aminmax(sites))
+    if high < 0:
+        return
     in_order = bool((cls[1:] > cls[:-1]).all())
     order = torch.arange(cls.numel()) if in_order else torch.argsort(cls, stable=True)
-    low, high = (int(edge) for edge in torch.aminmax(sites))
     if low == high:  # by far the most common
-        if low >= 0:
-            yield low, order
+        yield low, order
         return
     runs, counts = torch.unique_consecutive(sites[order], return_counts=True)
     numbers = runs.tolist()
@@ -289,21 +298,16 @@ def _stretches(sites: Tensor, cls: Tensor) -> Iterator[tuple[int, Tensor]]:
 def _site(
     parts: list[tuple[_Dim, Tensor]], size: int, heads: bool, statistics: tuple[str, ...]
 ) -> Site:
-    """Positions come ordered by channel; within each leaf dimension they form [size, k]."""
+    """A site from its leaf dimensions; positions come ordered by channel, as [size, k]."""
+    puts = {d.layer for d, _ in parts if d.role == "out" and d.is_parameter}
     members: list[Member] = []
     buffers: list[Member] = []
-    for d, positions in parts:
-        layer, _, param = d.leaf.name.rpartition(".")
-        member = Member(layer, param, d.dim, d.role, positions.view(size, -1))
+    for d, index in parts:
+        # A bias may reach its channels by a plain addition; it still belongs to the filter.
+        bias = d.role == "norm" and d.is_parameter and d.param.endswith("bias")
+        role = "out" if bias and d.layer in puts else d.role
+        member = Member(d.layer, d.param, d.dim, role, index)
         (members if d.is_parameter else buffers).append(member)
-    puts = {m.layer for m in members if m.role == "out"}
-    # A bias may reach its channels by a plain addition; it still belongs to the filter.
-    members = [
-        replace(m, role="out")
-        if m.role == "norm" and m.layer in puts and m.param.endswith("bias")
-        else m
-        for m in members
-    ]
     name = next((m.layer or m.param for m in members if m.role == "out"), members[0].name)
     return Site(name, size, tuple(members), tuple(buffers), heads, statistics=statistics)
 
@@ -350,7 +354,7 @@ def _frozen(dims: list[_Dim], classes: Classes, lone: Tensor, read: Tensor) -> l
     for d in dims:
         if d.role != "out" or not d.is_parameter:
             continue
-        layer = d.leaf.name.rpartition(".")[0] or d.leaf.name
+        layer = d.layer or d.param
         cls = d.part(classes.of)
         if not stays[cls].any():
             continue

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from obc.errors import ObcError, closest
 from obc.running.caches import cold
@@ -102,13 +101,14 @@ class Tracing:
                 f"the model runs on the example, but not under a trace: {said}"
             ) from error
         before.restore()
-        if self._untouched():
+        untouched = self._untouched()
+        if untouched:
             self._follow_training(before)
+            untouched = self._untouched()
         ledger = self.flow.ledger
         ledger.settle_cuts()
         ledger.settle_picks()
         base = base_classes(ledger)
-        untouched = self._untouched()
         stay = list(held(model, self.flow, untouched))
         asked = _ignored(self.flow, model, ignore)
         if not heads:
@@ -167,8 +167,8 @@ class Tracing:
         """
         runs: list[Any] = []
         while len(runs) < 2 or (len(runs) == 2 and runs[0] != runs[1]):
-            with _Operators(self.model) as watch:
-                forward(self.model, self.example)
+            watch = _Operators(self.model)
+            forward(self.model, self.example, run=watch.run)
             runs.append(watch.ops)
         before.restore()
         first, later = ({name for _, *used in ops for name in used} for ops in runs[:2])
@@ -239,20 +239,14 @@ def _ignored(flow: Flow, model: nn.Module, patterns: Sequence[str]) -> list[tupl
 _UNSTEADY = "the model changes its graph from call to call; it cannot be traced"
 
 
-class _Operators(TorchDispatchMode):
+class _Operators:
     """Operators that run and parameters they use, to see whether another run is the same."""
 
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False
-
     def __init__(self, model: nn.Module) -> None:
-        super().__init__()
         self.ops: list[tuple[str, ...]] = []
         self._names = {id(t): n for n, t in named_tensors(model).items()}
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
+    def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         used = (self._names.get(id(t)) for t in tensors_in((*args, *kwargs.values())))
         self.ops.append((func._schema.name, *(n for n in used if n)))
         return func(*args, **kwargs)

@@ -164,22 +164,21 @@ class Trial:
             mask = torch.ones(site.size, dtype=torch.bool)
             mask[torch.as_tensor(units[site.name])] = False
             gone[self.classes.of[self.ids(site)[mask]]] = True
-        return gone[self.classes.of]
+        return gone.index_select(0, self.classes.of)
 
     def kept(self, gone: Tensor) -> Positions:
         """Positions that are left, read off the ids: all members of all sites at once."""
         dims = labelled_dims(self.flow.leaves.values())
-        starts, sizes = [start for *_, start in dims], [len(ids) for _, _, ids, _ in dims]
-        left: dict[tuple[int, int], Tensor] = {}  # dimensions that are tied as wholes share theirs
+        starts, sizes = [start for *_, start in dims], [ids.numel() for _, _, ids, _ in dims]
+        left: dict[int, Tensor] = {}  # dimensions that are tied as wholes share theirs
         positions: Positions = {}
-        for (leaf, dim, ids, start), cut in zip(
-            dims, any_between(gone, starts, sizes), strict=True
-        ):
+        cuts = any_between(gone, starts, sizes)
+        for (leaf, dim, _, start), size, cut in zip(dims, sizes, cuts, strict=True):
             if cut:
-                key = (self.flow.ledger.first(start), len(ids))
-                if key not in left:
-                    left[key] = (~gone[start : start + len(ids)]).nonzero().reshape(-1)
-                positions[leaf.name, dim] = left[key]
+                first = self.flow.ledger.first(start)
+                if first not in left:
+                    left[first] = (~gone[start : start + size]).nonzero().reshape(-1)
+                positions[leaf.name, dim] = left[first]
         return positions
 
     def ids(self, site: Site) -> Tensor:

@@ -38,7 +38,7 @@ def wire(flow: Flow) -> Wiring:
             source[layer] = maker.place.module
         elif maker.operator.kind == "linear":
             before[layer] = maker.place.module
-    users = {name: frozenset(paths) for name, paths in flow.uses.items()}
+    users = {leaf.name: frozenset(leaf.users) for leaf in flow.leaves.values()}
     return Wiring(users, before, source)
 
 

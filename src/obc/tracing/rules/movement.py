@@ -231,19 +231,24 @@ def cat(call: Call) -> Labels:
     for tensor in tensors:
         known = call.of(tensor)
         labels = known.labels if known else ()
-        spread = [ids for ids in labels if ids.shape[dim] > 1]
+        spread = [ids for ids in labels if ids.size(dim) > 1]
         for extra in spread[1:]:
             call.ledger.freeze(extra, "two layouts of channels are concatenated", call.place)
-        fixed = [tensor.shape[d] if d == dim else 1 for d in range(tensor.ndim)]
-        along.append(spread[0] if spread else torch.full(fixed, -1))
-        rest = Tracked(tuple(ids for ids in labels if ids.shape[dim] == 1))
-        across.append((tensor, rest if known else None))
-    result = combine(call, across, call.out.ndim)
+        if not spread:
+            fixed = [tensor.shape[d] if d == dim else 1 for d in range(tensor.ndim)]
+            spread = [torch.full(fixed, -1)]
+        along.append(spread[0])
+        rest = tuple([ids for ids in labels if ids.size(dim) == 1])
+        across.append((tensor, Tracked(rest) if known else None))
+    met = any(known is not None and known.labels for _, known in across)
+    result = combine(call, across, call.out.ndim) if met else ()
     if all(bool((ids < 0).all()) for ids in along):
         return result
-    shape = [max(ids.shape[d] for ids in along) for d in range(call.out.ndim)]
-    wide = [ids.expand(*shape[:dim], ids.shape[dim], *shape[dim + 1 :]) for ids in along]
-    return (*result, torch.cat(wide, dim))
+    shapes = [ids.shape for ids in along]
+    shape = [max(sizes) for sizes in zip(*shapes, strict=True)]
+    if any(n > 1 for d, n in enumerate(shape) if d != dim):
+        along = [ids.expand(*shape[:dim], ids.shape[dim], *shape[dim + 1 :]) for ids in along]
+    return (*result, torch.cat(along, dim))
 
 
 @rule("stack")

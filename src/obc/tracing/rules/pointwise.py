@@ -94,8 +94,12 @@ def _meets_data(call: Call, ids: Tensor, operands: list[tuple[Tensor, Tracked | 
 def pointwise(call: Call) -> Labels | list[Labels]:
     operands = [(t, call.of(t)) for t in call.tensors()]
     out = call.out[0] if isinstance(call.out, tuple) else call.out
-    labels = combine(call, operands, out.ndim)
-    first = call.tensors()[0]
+    first, known = operands[0]
+    labels: Labels
+    if len(operands) == 1 and known is not None and len(known.labels) == 1:
+        labels = known.labels  # by far the most common: nothing meets
+    else:
+        labels = combine(call, operands, out.ndim)
     if out is first:
         write(call, first, labels)
     return [labels] * len(call.out) if isinstance(call.out, tuple) else labels
