@@ -15,13 +15,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from obc.costs.cost_model import Shrinking, narrowed, state_bytes
 from obc.costs.polynomials import Key, Peak, Term, collected
 from obc.errors import ObcError
-from obc.running.forward import forward
+from obc.running.forward import Run, forward
 from obc.running.modules import named_tensors
 from obc.running.snapshot import unchanged
 from obc.tracing.arguments import tensors_in
@@ -40,9 +39,9 @@ def peak_bytes(model: nn.Module, example: Any) -> int:
     >>> peak_bytes(net, torch.zeros(1, 4)) == state + x + 2 * hidden
     True
     """
-    moments = _Moments(_resident(model, example), lambda tensor, _: _size(tensor))
-    with unchanged(model), moments:
-        forward(model, example)
+    moments = _Moments(_resident(model, example), lambda tensor, _: _size(tensor), _plain)
+    with unchanged(model):
+        forward(model, example, run=moments.run)
     held = peak = sum(t.numel() * t.element_size() for t in _resident(model, example))
     for number, taken in moments.events:
         held += moments.pieces[number] if taken else -moments.pieces[number]
@@ -116,8 +115,12 @@ def _size(tensor: Tensor) -> int:
     return tensor.untyped_storage().nbytes()
 
 
-class _Moments(TorchDispatchMode):
-    """Notes when memory is taken and given back.
+def _plain(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return func(*args, **kwargs)
+
+
+class _Moments:
+    """Notes when memory is taken and given back as operators are run in a given way.
 
     `events` are pieces of memory by number and whether they were taken or given back; `pieces`
     is what `describe` says of each from the tensor that first used it and the operator's
@@ -125,27 +128,24 @@ class _Moments(TorchDispatchMode):
     """
 
     def __init__(
-        self, resident: Iterable[Tensor], describe: Callable[[Tensor, list[Tensor]], Any]
+        self,
+        resident: Iterable[Tensor],
+        describe: Callable[[Tensor, list[Tensor]], Any],
+        run: Run,
     ) -> None:
-        super().__init__()
         self.pieces: list[Any] = []
         self.events: list[tuple[int, bool]] = []
-        self._describe = describe
+        self._describe, self._run = describe, run
         self._others = {ref.cdata: ref for ref in map(_reference, resident)}
         self._alive: dict[int, tuple[int, StorageWeakRef]] = {}
 
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
+    def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self._collect()
         inputs = [t for t in tensors_in((*args, *kwargs.values())) if t.layout == torch.strided]
         for ref in map(_reference, inputs):
             if ref.cdata not in self._alive:
                 self._others[ref.cdata] = ref
-        out = func(*args, **kwargs)
+        out = self._run(func, args, kwargs)
         for tensor in tensors_in(out if isinstance(out, (tuple, list)) else (out,)):
             if tensor.layout == torch.strided:
                 self._take(tensor, inputs)
@@ -174,16 +174,12 @@ class _Held(Shrinking):
 
     def __init__(self, tracing: Tracing) -> None:
         super().__init__(tracing)
-        self.moments = _Moments(_resident(tracing.model, tracing.example), self._term)
+        resident = _resident(tracing.model, tracing.example)
+        self.moments = _Moments(resident, self._term, super().dispatch)
 
-    def __enter__(self) -> Any:
-        entered = super().__enter__()
-        self.moments.__enter__()  # above the flow, so that it does not see what the rules compute
-        return entered
-
-    def __exit__(self, *exception: Any) -> None:
-        self.moments.__exit__(*exception)
-        super().__exit__(*exception)
+    def dispatch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        # Around the flow, so that what the rules compute is not seen.
+        return self.moments.run(func, args, kwargs)
 
     def _term(self, tensor: Tensor, inputs: list[Tensor]) -> Term:
         if tensor.numel() * tensor.element_size() != _size(tensor):

@@ -190,7 +190,7 @@ class Flow:
     def _through(self, model: nn.Module, example: Any, training: bool = False) -> Any:
         self._stack.start(lambda: len(self.ops), self._left)
         try:
-            output = forward(model, example, training, self._dispatch)
+            output = forward(model, example, training, self.dispatch)
         finally:
             self._stack.stop()
         self._freeze_outputs(output)
@@ -260,7 +260,8 @@ class Flow:
         if id(tensor) not in self._names and id(tensor) not in self._inputs:
             tensor._obc_flow = (self, tracked)  # type: ignore[attr-defined]
 
-    def _dispatch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def dispatch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run an operator, and let the ids of what it was given pass through it."""
         names, values = self._names, (*args, *kwargs.values()) if kwargs else args
         tensors = tensors_in(values)
         used = [names[id(t)] for t in tensors if id(t) in names]
