@@ -16,7 +16,7 @@ from tests.nets.wrap import Wrap
 from tests.reference import random_kept
 from tests.untouched import untouched
 
-X = torch.rand(2, 4)
+X = torch.rand(2, 4, generator=torch.Generator().manual_seed(0))
 
 
 def layers(**more: nn.Module) -> dict[str, nn.Module]:

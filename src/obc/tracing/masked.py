@@ -11,11 +11,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils._pytree import tree_leaves
 
 from obc.running.mapping import kept_as
 from obc.running.modules import named_tensors
-from obc.tracing.flow import Call, Flow, Leaf, labelled_dims
+from obc.tracing.flow import Call, Flow, labelled_dims
 from obc.tracing.ledger import any_between
 
 
@@ -28,23 +28,10 @@ class Masked(Flow):
     def __init__(self, model: nn.Module, flow: Flow, gone: Tensor) -> None:
         super().__init__(model, flow.find)
         self._gone = gone
-        self._blank = _reading(flow, gone)
-        self._cache: dict[int, Tensor] = {}
+        self._blanked = Blanked(model, flow, gone)
 
     def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if func._schema.is_mutable:
-            return func(*args, **kwargs)
-        args, kwargs = tree_map_only(Tensor, self._masked, (args, kwargs))
-        return func(*args, **kwargs)
-
-    def _masked(self, tensor: Tensor) -> Tensor:
-        """A weight with nothing in it at the positions that would read a removed channel."""
-        leaf = self.leaves.get(id(tensor))
-        if leaf is None:
-            return tensor
-        if id(tensor) not in self._cache:
-            self._cache[id(tensor)] = _blanked(tensor, leaf, self._blank)
-        return self._cache[id(tensor)]
+        return self._blanked.run(func, args, kwargs)
 
     def record(self, call: Call, labels: Any) -> None:
         if (
@@ -70,7 +57,7 @@ class Masked(Flow):
         for name, value in args.items():
             known = call.of(value)
             if known is not None:
-                value = self._masked(value)
+                value = self._blanked.blank(value)
                 for dim, index in self._kept(known.labels).items():
                     value = value.index_select(dim, index.to(value.device))
                 args[name] = value
@@ -134,38 +121,34 @@ class Blanked:
     """
 
     def __init__(self, model: nn.Module, flow: Flow, gone: Tensor) -> None:
-        self._flags, tensors = _reading(flow, gone), named_tensors(model)
+        self._removed: dict[int, list[tuple[int, Tensor]]] = {}  # dimensions and positions
+        flags, tensors = gone & flow.ledger.marked("in"), named_tensors(model)
         dims = labelled_dims(flow.leaves.values())
-        hit = any_between(self._flags, [d[3] for d in dims], [d[2].numel() for d in dims])
-        leaves = [leaf for (leaf, *_), reads in zip(dims, hit, strict=True) if reads]
-        self._leaves = {id(tensors[leaf.name]): leaf for leaf in leaves}
+        hit = any_between(flags, [d[3] for d in dims], [d[2].numel() for d in dims])
+        for (leaf, dim, ids, start), reads in zip(dims, hit, strict=True):
+            if reads:
+                tensor = tensors[leaf.name]
+                at = flags[start : start + ids.numel()].nonzero().reshape(-1)
+                self._removed.setdefault(id(tensor), []).append((dim, at.to(tensor.device)))
 
     def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run an operator; one that writes gets what it writes to."""
         if not func._schema.is_mutable:
-            args = tuple([self._blank(value) for value in args])
-            kwargs = {name: self._blank(value) for name, value in kwargs.items()}
+            args = tuple([self.blank(value) for value in args])
+            kwargs = {name: self.blank(value) for name, value in kwargs.items()}
         return func(*args, **kwargs)
 
-    def _blank(self, value: Any) -> Any:
+    def blank(self, value: Any) -> Any:
+        """An argument, with zeros where a weight would read a removed channel."""
         if type(value) in (list, tuple):
-            return [self._blank(part) for part in value]
-        leaf = self._leaves.get(id(value))
-        return value if leaf is None else _blanked(value, leaf, self._flags)
-
-
-def _reading(flow: Flow, gone: Tensor) -> Tensor:
-    """The removed ids along which a weight reads."""
-    return gone & flow.ledger.marked("in")
-
-
-def _blanked(tensor: Tensor, leaf: Leaf, flags: Tensor) -> Tensor:
-    whole = part = tensor.detach()
-    for _, dim, ids, start in labelled_dims([leaf]):
-        at = flags[start : start + ids.numel()].nonzero().reshape(-1)
-        if at.numel():
-            part = part.index_fill(dim, at.to(tensor.device), 0)
-    return part if part is whole else kept_as(part, tensor)
+            return [self.blank(part) for part in value]
+        removed = self._removed.get(id(value))
+        if removed is None:
+            return value
+        part = value.detach()
+        for dim, at in removed:
+            part = part.index_fill(dim, at, 0)
+        return kept_as(part, value)
 
 
 def _all_labels(call: Call) -> list[Tensor]:
