@@ -51,7 +51,8 @@ class _Writes(TorchDispatchMode):
             return torch.ones((), dtype=args[0].dtype).item()
         # One who watches operators does so from here: a second mode would cost as much again.
         if self._run is not None:
-            return self._run(func, args, kwargs or {})
+            with torch._C.DisableTorchFunction():  # what it does to tensors is no part of the run
+                return self._run(func, args, kwargs or {})
         return func(*args, **kwargs) if kwargs else func(*args)
 
     def _keep(self, storage: int) -> None:

@@ -91,7 +91,8 @@ class Tracing:
         self.flow = Flow(model, find)
         try:
             with Decisions(self.flow) as decisions:
-                self.flow.whole = outputs(self.run(self.flow))
+                # Detached, for what is known of a tensor in flight, written on it, holds the flow.
+                self.flow.whole = [t.detach() for t in outputs(self.run(self.flow))]
         except ObcError:
             raise
         except Exception as error:
