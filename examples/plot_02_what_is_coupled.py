@@ -53,9 +53,7 @@ for column, site in enumerate(sites):
     axes.plot([column, column], [min(rows), max(rows)], color=colour, lw=2, alpha=0.4)
     for role, layer in dict.fromkeys((m.role, m.layer) for m in site.members):
         style = marks.get(role, dict(marker="_", s=200, lw=3))
-        axes.scatter(
-            column, layers.index(layer), edgecolors=colour, **{"facecolors": colour} | style
-        )
+        axes.scatter(column, layers.index(layer), color=colour, **style)
 axes.set_xticks(range(len(sites)), [f"{s.name}\n{s.size} channels" for s in sites])
 axes.set_yticks(range(len(layers)), layers)
 axes.set_xlim(-0.5, len(sites) - 0.5)
