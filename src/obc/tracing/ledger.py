@@ -92,7 +92,8 @@ class Ledger:
         self._ties: list[tuple[Tensor, Tensor, Place]] = []
         self._ranges: dict[int, tuple[int, Tensor]] = {}  # ids as issued, by where they are
         self._links: dict[int, tuple[int, int]] = {}  # a range's first id to another's, and size
-        self._partners: dict[tuple[int, int], int] = {}  # the range that other ids were tied to
+        # The range that other ids were tied to; with these, so that none takes their place.
+        self._partners: dict[tuple[int, int], tuple[int, Tensor]] = {}
         self.frozen: list[tuple[Tensor, Reason]] = []
         self.choices: list[Choice] = []
         self._cuts: dict[tuple[object, ...], tuple[Tensor, int, set[int], Place]] = {}
@@ -136,9 +137,9 @@ class Ledger:
             return None
         key = (ids.data_ptr(), ids.numel())
         if key not in self._partners and bool((ids >= 0).all()):
-            self._partners[key] = start
+            self._partners[key] = (start, ids)
             return None
-        return self._partners.get(key)
+        return self._partners.get(key, (None, ids))[0]
 
     def first(self, start: int) -> int:
         """Where the lowest range begins that goes with the one that begins here."""
