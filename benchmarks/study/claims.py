@@ -61,7 +61,7 @@ def _criterion() -> list[list[str]]:
             "JC is ahead of all other criteria, without tuning (figures 5–7)",
             "curves only",
             f"mean over the budgets, digits: {ranked}{_on_cifar()}",
-            "reproduced on the digits; on ResNet-20 level with Taylor as cut, and behind l2 once "
+            "reproduced on the digits; on CIFAR-10 level with Taylor as cut, and behind l2 once "
             "recalibrated",
         ],
         [
