@@ -48,7 +48,7 @@ def test_the_start_is_the_fit() -> None:
 def test_batches_of_any_kind() -> None:
     """With `call`, what the batches hold is the caller's affair."""
     model = net()
-    x = torch.randn(4, 16, 2, 6, 6, generator=torch.Generator().manual_seed(0)).unbind()
+    x = torch.randn(8, 16, 2, 6, 6, generator=torch.Generator().manual_seed(0)).unbind()
     plan = obc.Plan.from_kept(obc.trace(model, x[0]), {"0": range(0, 8, 2)})
     plain, called = (
         obc.apply(copy.deepcopy(model), plan, equivalent=True, init="recalibrated", **settings)

@@ -417,8 +417,12 @@ def test_a_wrapper_is_not_saved_in_the_place_of_what_it_wraps(tmp_path: Path) ->
     ]:
         with pytest.raises(obc.ObcError, match=message):
             obc.save(wrapper, tmp_path / "folder")
-    with pytest.raises(obc.ObcError, match="'weight' has no shape yet"):
+    with pytest.raises(obc.ObcError, match="the model is lazy and has no weights yet"):
         obc.save(nn.LazyLinear(3), tmp_path / "folder")
+    unsized = nn.Linear(2, 3)
+    unsized.weight = nn.UninitializedParameter()
+    with pytest.raises(obc.ObcError, match="'weight' has no shape yet"):
+        obc.save(unsized, tmp_path / "folder")
     assert not os.listdir(tmp_path)
 
 
