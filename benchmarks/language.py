@@ -231,7 +231,11 @@ class Study:
         kept, options = self.kept(cell), self.options
         _, scoring = self.scores(cell.criterion, cell.draw)
         start = time.process_time()
-        small = obc.apply(copy.deepcopy(self.model), obc.Plan.from_kept(self.sites, kept))
+        try:
+            small = obc.apply(copy.deepcopy(self.model), obc.Plan.from_kept(self.sites, kept))
+        except obc.ObcError as error:  # a model in ruins lets rounding grow beyond what a cut may
+            CONSOLE.print(f"{cell} left out: {error}")
+            return
         if cell.way == "bias":
             self._compensate(small, kept, cell.draw)
         seconds = scoring + time.process_time() - start

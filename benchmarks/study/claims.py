@@ -250,7 +250,7 @@ ELSEWHERE = [
     [
         "Phi-3-mini loses least by JC at 5 to 25%; group l1 collapses (table 6)",
         "perplexity 7.66 to 1,132; Hessian 8.00 to 2,009",
-        "no Phi-3 weights here; SmolLM2-135M by the rankings of the table below",
+        "no Phi-3 weights here; on SmolLM2-135M group l1 collapses too (table below)",
         REACH,
     ],
     [

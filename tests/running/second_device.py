@@ -43,7 +43,8 @@ def through(model: nn.Module, example: Tensor, batches: list[Tensor]) -> dict[st
 
 
 def main() -> None:
-    example, batches = torch.rand(2, 3, 8, 8), [torch.rand(16, 3, 8, 8) for _ in range(3)]
+    torch.manual_seed(0)
+    example, batches = torch.rand(2, 3, 8, 8), [torch.rand(16, 3, 8, 8) for _ in range(8)]
     here = through(net(), example, batches)
     with elsewhere():
         with pytest.raises(RuntimeError, match="and on the CPU"):
