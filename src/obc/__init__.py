@@ -24,8 +24,9 @@ from obc.surgery.verify import verify
 from obc.tasks.evaluate import evaluate
 from obc.tasks.evaluation import Evaluation
 from obc.tracing.layers import handler
+from obc.tracing.members import Member
 from obc.tracing.rules.registry import rule
-from obc.tracing.sites import Frozen, Member, Site, Sites
+from obc.tracing.sites import Frozen, Site, Sites
 from obc.tracing.tracer import trace
 from obc.tuning.recipe import Recipe
 from obc.tuning.trainer import finetune

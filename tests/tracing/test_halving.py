@@ -6,7 +6,8 @@ import torch
 
 from obc.tracing.halving import Failure, Group, sort
 from obc.tracing.ledger import Place
-from obc.tracing.sites import Member, Site
+from obc.tracing.members import Member
+from obc.tracing.sites import Site
 
 
 def site(layer: str) -> Site:

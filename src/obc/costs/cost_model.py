@@ -21,6 +21,7 @@ from obc.errors import ObcError, closest
 from obc.running.modules import blocks_of, named_tensors
 from obc.running.snapshot import unchanged
 from obc.tracing.arguments import bind
+from obc.tracing.experts import paths, within
 from obc.tracing.flow import Flow
 from obc.tracing.narrow import narrow
 from obc.tracing.rules.products import Dim, Operands, total
@@ -59,7 +60,7 @@ def costs_of(tracing: Tracing) -> Costs:
         counted.terms,
     )
     _check(costs, {})
-    _check(costs, {s.name: range(s.size - s.size // 3) for s in tracing.sites})
+    _check(costs, {s.name: range(max(s.picked, s.size - s.size // 3)) for s in tracing.sites})
     return costs
 
 
@@ -73,6 +74,10 @@ def params_of(tracing: Tracing, part: str) -> Products:
         chosen = {*fnmatch.filter(names, part), *fnmatch.filter(names, f"{part}.*")}
     if not chosen:
         raise ObcError(f"params[{part}]: no parameter has such a name{closest(part, names)}")
+    for site in tracing.sites:
+        for m in (m for m in site.members if m.keys and not m.dim):
+            if 0 < len(chosen & {*m.names}) < len(m.keys):
+                raise ObcError(f"params[{part}]: some experts of '{m.layer}' and not others")
     terms: list[Term] = [
         (1, dims)
         for name, (tensor, dims) in zip(names, _state(tracing), strict=True)
@@ -89,13 +94,21 @@ def state_bytes(tracing: Tracing) -> list[Term]:
 def _state(tracing: Tracing) -> list[tuple[Tensor, list[Dim]]]:
     """Each parameter and buffer, and how its dimensions shrink."""
     rates: dict[tuple[str, int], dict[int, int]] = {}
+    experts: dict[str, Dim] = {}
     for i, site in enumerate(tracing.sites):
         for m in (*site.members, *site.buffers):
-            rates.setdefault((m.name, m.dim), {})[i] = m.index.shape[1]
-    return [
-        (tensor, [_dim(n, rates.get((name, d), {})) for d, n in enumerate(tensor.shape)])
-        for name, tensor in named_tensors(tracing.model).items()
-    ]
+            for place in m.places:
+                rates.setdefault(place, {})[i] = m.index.shape[1]
+        for layer, keys in site.modules:
+            # All of a list are alike: the first stands for as many as there are, others for none.
+            first, *others = paths(layer, keys)
+            experts |= {first: Dim(site.size, ((i, 1),)), **dict.fromkeys(others, Dim(0, ()))}
+    state = []
+    for name, tensor in named_tensors(tracing.model).items():
+        dims = [_dim(n, rates.get((name, d), {})) for d, n in enumerate(tensor.shape)]
+        expert = within(name, experts)
+        state.append((tensor, dims if expert is None else [experts[expert], *dims]))
+    return state
 
 
 def _dim(size: int, rate: Mapping[int, int]) -> Dim:
@@ -135,7 +148,8 @@ class Shrinking(Flow):
         leaves = {leaf.name: leaf for leaf in tracing.flow.leaves.values()}
         for i, site in enumerate(tracing.sites):
             member = site.members[0]
-            ids = leaves[member.name].dims[member.dim]
+            name, dim = member.places[0]
+            ids = leaves[name].dims[dim]
             assert ids is not None
             self._site[self._of[ids[member.index[:, 0]]]] = i
 

@@ -59,7 +59,11 @@ def predicted_peak(tracing: Tracing) -> Peak:
     keys, moments = _table(resident, flow.moments.pieces, flow.moments.events)
     price = Peak(keys, moments, [s.size for s in tracing.sites])
     for share in (0, 3):
-        kept = {s.name: range(s.size - s.size // share) for s in tracing.sites} if share else {}
+        kept = (
+            {s.name: range(max(s.picked, s.size - s.size // share)) for s in tracing.sites}
+            if share
+            else {}
+        )
         _check(tracing, price, kept)
     return price
 

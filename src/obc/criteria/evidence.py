@@ -128,7 +128,7 @@ class Gatherer:
         chosen = [
             p for of_site in self.parts.values() for p in of_site if parts is None or p in parts
         ]
-        return list(dict.fromkeys(m.name for p in chosen for m in p.members))
+        return list(dict.fromkeys(name for p in chosen for m in p.members for name in m.names))
 
     def _squares(self, number: int, batch: Any) -> Row:
         self._value(number, batch)
@@ -174,7 +174,7 @@ class Gatherer:
             reached = any(
                 any(key in self.probe.sums for key in self._keys(p))
                 if p in self.streamed
-                else any(m.name in names for m in p.members)
+                else any(name in names for m in p.members for name in m.names)
                 for p in parts
             )
             if not reached:
@@ -301,8 +301,9 @@ class Gatherer:
     def _from_gradients(self, part: Part, grads: dict[str, Tensor]) -> Tensor:
         columns = []
         for m in part.members:
-            w = self.model.get_parameter(m.name).detach().to(grads[m.name].dtype)
-            product = w * (grads[m.name] if self.by_sample else grads[m.name][None])
+            g = m.of(grads, at=int(self.by_sample))
+            w = m.of({name: self.model.get_parameter(name).detach() for name in m.names})
+            product = w.to(g.dtype) * (g if self.by_sample else g[None])
             product = (
                 product.movedim(m.dim + 1, 1).flatten(2).sum(2) if product.ndim > 2 else product
             )

@@ -132,7 +132,7 @@ class Scorer:
             weights = {n: p.detach() for n, p in self.model.named_parameters()}
             for name, parts in self._parts.items():
                 # In double precision only while they are looked at, for copies are large.
-                each = ((p, p.rows(weights).double(), weights[p.members[0].name]) for p in parts)
+                each = ((p, p.rows(weights).double(), p.members[0].of(weights)) for p in parts)
                 if type(self.criterion).site is Criterion.site:
                     totals[name] = torch.stack([self.criterion.measure(*part) for part in each])
                 else:

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from obc.tracing.sites import Member, Site
+from obc.tracing.members import Member
+from obc.tracing.sites import Site
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,7 +30,7 @@ class Part:
         tensor([[1., 0.],
                 [0., 1.]])
         """
-        return torch.cat([self.one(tensors[m.name], m) for m in self.members], 1)
+        return torch.cat([self.one(m.of(tensors), m) for m in self.members], 1)
 
     def one(self, tensor: Tensor, member: Member) -> Tensor:
         """What each channel owns of one tensor, as a row."""

@@ -24,6 +24,8 @@ from obc.running.modules import check_model, duplicate
 from obc.running.offload import at_hand
 from obc.running.snapshot import Snapshot, unchanged
 from obc.surgery import slicing
+from obc.tracing.experts import Moves, moved
+from obc.tracing.narrow import moves_of
 
 
 @at_hand
@@ -77,6 +79,7 @@ def apply(
     try:
         with unchanged(model):
             reference = outputs(forward(model, done.example))
+        whole.rename(moves_of(done.sites, plan.kept))
         layout = lay_out(model, done.sites, plan.kept, whole.groups, whole.parameters)
         attach(model, layout, whole.parameters)
         with unchanged(model):
@@ -131,6 +134,15 @@ class Whole:
         self.parameters = dict(model.named_parameters())
         self.groups = {
             n: m.groups for n, m in model.named_modules() if isinstance(m, nn.modules.conv._ConvNd)
+        }
+
+    def rename(self, where: Moves) -> None:
+        """Call all by the names that they have after a cut, in which experts of a list went."""
+        self.parameters = {
+            new: p for n, p in self.parameters.items() if (new := moved(n, where)) is not None
+        }
+        self.groups = {
+            new: g for n, g in self.groups.items() if (new := moved(n, where)) is not None
         }
 
 

@@ -12,8 +12,10 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from obc.equivalent.factors import Block, Factors, Mix
-from obc.tracing.narrow import Units
-from obc.tracing.sites import Member, Site
+from obc.tracing.experts import moved
+from obc.tracing.members import Member
+from obc.tracing.narrow import Units, moves_of
+from obc.tracing.sites import Site
 
 Parts = dict[int, list[tuple[Site, Member]]]
 """The members of one weight, by dimension."""
@@ -38,7 +40,10 @@ def lay_out(
     groups: Mapping[str, int],
     tensors: Mapping[str, Tensor],
 ) -> Layout:
-    """The factors of a model that was cut; `groups` and `tensors` are as they were before."""
+    """The factors of a model that was cut; `groups` and `tensors` are as they were before.
+
+    All go by the names that they have now.
+    """
     by_name = _members(sites, units)
     uses = Counter(id(p) for m in model.modules() for p in m._parameters.values())
     shared = {name for name in by_name if uses[id(model.get_parameter(name))] > 1}
@@ -70,14 +75,20 @@ def lay_out(
 def _members(sites: Sequence[Site], units: Units) -> dict[str, Parts]:
     """The members along every dimension that loses channels, by the name of their parameter."""
     by_name: dict[str, Parts] = {}
-    for site in sites:
+    where = moves_of(sites, units)
+    members = [
+        (site, m, name)
+        for site in sites
+        for member in site.members
+        for m in member.each()
+        if (name := moved(m.name, where)) is not None
+    ]
+    for site, m, name in members:
         if len(units.get(site.name, range(site.size))) < site.size:
-            for m in site.members:
-                by_name.setdefault(m.name, {}).setdefault(m.dim, [])
-    for site in sites:  # those that lose nothing too: D runs over all that a layer reads
-        for m in site.members:
-            if m.dim in by_name.get(m.name, ()):
-                by_name[m.name][m.dim].append((site, m))
+            by_name.setdefault(name, {}).setdefault(m.dim, [])
+    for site, m, name in members:  # also what loses nothing: D runs over all that a layer reads
+        if m.dim in by_name.get(name, ()):
+            by_name[name][m.dim].append((site, m))
     return by_name
 
 

@@ -46,7 +46,7 @@ def is_hugging(model: nn.Module) -> bool:
 
 def fitting_config(model: Any) -> Any:
     """The configuration that builds a model of these shapes; an error if there is none."""
-    config, target = _start(model), shapes_of(model)
+    config, target = _fewer_experts(model, _start(model), shapes_of(model)), shapes_of(model)
     for _ in range(3):  # heads and widths multiply, so one linear step may not be all
         now = _built(model, config)
         if now == target:
@@ -55,6 +55,24 @@ def fitting_config(model: Any) -> Any:
             break
         config = _closer(model, config, now, target)
     raise ObcError("its widths differ over layers, or are none that a configuration can say")
+
+
+def _fewer_experts(model: Any, config: Any, target: Shapes) -> Any:
+    """The configuration with so many experts as modules that parameters have the right names."""
+    if len(_built(model, config)) <= len(target):
+        return config
+    for key, value in config.to_dict().items():
+        if type(value) is not int or "experts" not in key or _NO_WIDTHS.search(key):
+            continue
+        other, low, high = copy.deepcopy(config), 1, value
+        while low < high:  # the more of them, the more parameters
+            setattr(other, key, (low + high) // 2)
+            fewer = len(_built(model, other)) < len(target)
+            low, high = ((low + high) // 2 + 1, high) if fewer else (low, (low + high) // 2)
+        setattr(other, key, low)
+        if _built(model, other).keys() == target.keys():
+            return other
+    return config
 
 
 def _start(model: Any) -> Any:

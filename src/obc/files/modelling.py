@@ -18,6 +18,7 @@ from torch import nn
 
 from obc.errors import ObcError
 from obc.files.hugging import quietly, said
+from obc.tracing.experts import within
 from obc.tracing.sites import shapes_of
 
 MODELLING = "modeling_pruned.py"
@@ -34,6 +35,9 @@ class Pruned{kind}({kind}):
 
     def __init__(self, config, *args, **kwargs):
         super().__init__(config, *args, **kwargs)
+        for path in config.pruned.get("gone", ()):
+            around, _, key = path.rpartition(".")
+            del self.get_submodule(around)._modules[key]
         for name, shape in config.pruned["shapes"].items():
             path, _, key = name.rpartition(".")
             module = self.get_submodule(path)
@@ -65,7 +69,9 @@ def narrowed_config(model: Any) -> Any:
             fresh = kind(copy.deepcopy(config))
     except Exception as error:
         raise ObcError(f"its configuration does not allow it: {said(error)}") from None
+    gone = _gone(fresh, model)
     before, after = shapes_of(fresh), shapes_of(model)
+    before = {name: shape for name, shape in before.items() if within(name, gone) is None}
     if before.keys() != after.keys():
         raise ObcError("it has other parameters than its configuration builds")
     config.architectures = [f"Pruned{kind.__name__}"]
@@ -75,7 +81,16 @@ def narrowed_config(model: Any) -> Any:
         "numbers": _numbers(fresh, model),
         "configs": _config_numbers(model),
     }
+    if gone:
+        config.pruned["gone"] = gone
     return config
+
+
+def _gone(fresh: nn.Module, model: nn.Module) -> list[str]:
+    """The modules of a fresh model, such as experts of a list, that the pruned one lacks."""
+    there = {path for path, _ in model.named_modules()}
+    lacks = [path for path, _ in fresh.named_modules() if path not in there]
+    return [path for path in lacks if path.rpartition(".")[0] in there]
 
 
 def _autos(model: Any) -> list[str]:

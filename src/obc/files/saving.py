@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import warnings
+from collections.abc import Container
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ from obc.running.checks import check_whole
 from obc.running.modules import check_model
 from obc.running.offload import at_hand
 from obc.surgery.record import applied
+from obc.tracing.experts import moved
 from obc.tracing.sites import shapes_of
 
 _FULL = re.compile(r"parametrizations\.(\w+)\.original$")
@@ -151,12 +153,16 @@ def _check_whole(model: nn.Module) -> None:
 
 def _check_same(model: nn.Module, plan: Plan) -> None:
     """What was added or enlarged after the last cut is in no plan, so it could not be rebuilt."""
-    shapes = {_plain_name(n, plan): s for n, s in shapes_of(model).items() if not _FACTOR.search(n)}
-    for name in sorted(shapes.keys() ^ plan.shapes.keys()):
+    where = plan.moves
+    known = {new: s for n, s in plan.shapes.items() if (new := moved(n, where)) is not None}
+    shapes = {
+        _plain_name(n, known): s for n, s in shapes_of(model).items() if not _FACTOR.search(n)
+    }
+    for name in sorted(shapes.keys() ^ known.keys()):
         what = "came after" if name in shapes else "went after"
         raise ObcError(f"'{name}' {what} the last plan, so the model could not be built again")
     for name, shape in shapes.items():
-        before = plan.shapes[name]
+        before = known[name]
         if len(before) != len(shape) or any(n > m for n, m in zip(shape, before, strict=True)):
             raise ObcError(
                 f"'{name}' is {list(shape)} and was {before} before the last plan: it was changed "
@@ -164,6 +170,6 @@ def _check_same(model: nn.Module, plan: Plan) -> None:
             )
 
 
-def _plain_name(name: str, plan: Plan) -> str:
+def _plain_name(name: str, known: Container[str]) -> str:
     """What a full weight was called before it got factors."""
-    return name if name in plan.shapes else _FULL.sub(r"\1", name)
+    return name if name in known else _FULL.sub(r"\1", name)

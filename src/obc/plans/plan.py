@@ -29,13 +29,14 @@ from obc.plans import trajectory
 from obc.plans.example import check_description, describe
 from obc.plans.frontier import Frontier, Place, Promise
 from obc.plans.summary import summary, table
+from obc.tracing.experts import Moves, moves, paths
 from obc.tracing.sites import Sites, shapes_of
 
 if TYPE_CHECKING:
     from rich.table import Table
 
 
-_OF_QUALITY = ("promise", "places", "beyond")
+_LATER = ("promise", "places", "beyond", "modules")  # which files did not know at first
 
 
 class PlanCost(BaseModel):
@@ -101,7 +102,8 @@ class Plan(BaseModel):
     {'0': [0, 2, 5]}
 
     A plan of `obc.plan` also says how it came about: its target and settings, the cost before and
-    after, the steps, the sites that keep everything (`untouched`, by size), and notes. With a
+    after, the steps, the sites that keep everything (`untouched`, by size), and notes. `modules`
+    are, by site, lists of modules such as experts, of which each goes with its channel. With a
     quality target there are the promise, the `places` of the run that were evaluated, and the steps
     `beyond` this plan that the run took to find out.
     """
@@ -123,12 +125,20 @@ class Plan(BaseModel):
     promise: Promise | None = None
     places: list[Place] = []
     beyond: list[PlanStep] = []
+    modules: dict[str, list[list[str]]] = {}
 
     @model_serializer(mode="wrap")
     def _as_before(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Files knew no quality at first: what is known of it is written only where it is."""
+        """What files did not know at first is written only where there is something."""
         fields: dict[str, Any] = dump(self)
-        return {n: v for n, v in fields.items() if n not in _OF_QUALITY or v}
+        return {n: v for n, v in fields.items() if n not in _LATER or v}
+
+    @model_validator(mode="after")
+    def _one_for_each(self) -> Plan:
+        for name, site in self.sites.items():
+            if any(len(listed) != site.size for listed in self.modules.get(name, ())):
+                raise ValueError(f"modules of '{name}': one for each of {site.size} channels")
+        return self
 
     @field_validator("example")
     @classmethod
@@ -156,11 +166,21 @@ class Plan(BaseModel):
             sites=chosen,
             shapes={n: list(s) for n, s in sites.shapes.items()},
             example=describe(sites.example),
+            modules={s.name: [paths(*x) for x in s.modules] for s in sites if s.modules},
         )
 
     @property
     def kept(self) -> dict[str, list[int]]:
         return {name: list(site.kept) for name, site in self.sites.items()}
+
+    @property
+    def moves(self) -> Moves:
+        """Where modules of lists are after this plan, by their paths before."""
+        where: dict[str, str | None] = {}
+        for name, site in self.sites.items():
+            for listed in self.modules.get(name, ()):
+                where |= moves(listed, site.kept)
+        return where
 
     def at(self, place: int | str | Target) -> Plan:
         """Another place of the run that made this plan, without a new one.

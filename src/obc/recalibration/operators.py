@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -75,11 +75,14 @@ class Use:
 
 
 class Parameters:
-    """The parameters of a model, known by their memory, so that views of them are known, too."""
+    """The parameters of a model, known by their memory, so that views of them are known, too.
 
-    def __init__(self, model: nn.Module) -> None:
+    With `names`, those that have others in another model are called by these.
+    """
+
+    def __init__(self, model: nn.Module, names: Mapping[str, str] | None = None) -> None:
         self._at: dict[int, list[tuple[str, Tensor]]] = {}
-        for name, tensor in named_tensors(model).items():
+        for name, tensor in called(named_tensors(model), names).items():
             if isinstance(tensor, nn.Parameter) and not tensor.is_meta:
                 self._at.setdefault(_memory(tensor), []).append((name, tensor))
 
@@ -106,6 +109,13 @@ class Parameters:
         recognise = _OPERATORS.get(func.overloadpacket)
         use = recognise(self, args) if recognise is not None else None
         return [use] if use is not None else []
+
+
+def called(tensors: Mapping[str, Tensor], names: Mapping[str, str] | None) -> Mapping[str, Tensor]:
+    """Tensors by the names of another model, {name there: name here}; all it has."""
+    if names is None:
+        return tensors
+    return {there: tensors[here] for there, here in names.items()}
 
 
 def _memory(tensor: Tensor) -> int:

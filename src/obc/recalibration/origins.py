@@ -12,14 +12,17 @@ from obc.plans.example import rebuild
 from obc.running.modules import duplicate, named_tensors
 from obc.surgery.record import applied
 from obc.surgery.slicing import sliced
-from obc.tracing.narrow import kept_positions, narrow
+from obc.tracing.experts import moved
+from obc.tracing.narrow import kept_positions, moves_of, narrow
 from obc.tracing.tracer import trace
 
 
 class Origins:
     """The positions that a pruned model kept of its original's parameters.
 
-    Worked out from the plans that the pruned model remembers, and a trace of the original.
+    Worked out from the plans that the pruned model remembers, and a trace of the original. `names`
+    are those that the pruned model's parameters had in the original: where experts of a list went,
+    others have moved up.
     """
 
     def __init__(self, pruned: nn.Module, original: nn.Module, example: Any = None) -> None:
@@ -30,13 +33,16 @@ class Origins:
             )
         plans[0].check(original)
         self.shapes = {name: tensor.shape for name, tensor in named_tensors(original).items()}
-        self._kept: dict[str, dict[int, Tensor]] = {}
+        self.names = {name: name for name in self.shapes}
+        self._kept: dict[str, dict[int, Tensor]] = {}  # by the names in the original
         model = original
         for number, plan in enumerate(plans):
             sites = trace(model, example if example is not None else _example(model, plan.example))
             for (name, dim), index in kept_positions(model, sites, plan.kept).items():
-                dims = self._kept.setdefault(name, {})
+                dims = self._kept.setdefault(self.names[name], {})
                 dims[dim] = dims[dim][index] if dim in dims else index
+            where = moves_of(sites, plan.kept)
+            self.names = {new: n for old, n in self.names.items() if (new := moved(old, where))}
             if number + 1 < len(plans):
                 model = duplicate(model) if model is original else model
                 narrow(model, sites, plan.kept, sliced)
@@ -44,7 +50,7 @@ class Origins:
 
     def _check(self, pruned: nn.Module) -> None:
         tensors = named_tensors(pruned)
-        for name in self.shapes:
+        for name in self.names:
             if name not in tensors:
                 raise ObcError(
                     f"the pruned model has no '{name}'; recalibrate it before it gets C and D "
@@ -61,7 +67,7 @@ class Origins:
 
         Both are counted in row-major order.
         """
-        shape, kept = self.shapes[name], self._kept.get(name, {})
+        shape, kept = self.shapes[self.names[name]], self._kept.get(self.names[name], {})
         ids = torch.zeros((), dtype=torch.int64)
         for dim, size in enumerate(shape):
             index = kept.get(dim, torch.arange(size))

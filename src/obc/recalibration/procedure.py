@@ -16,7 +16,7 @@ from obc.recalibration.alignment import Alignment, align, intact
 from obc.recalibration.draft import Draft, Written, commit
 from obc.recalibration.fitting import Fitting, Pair, name_of
 from obc.recalibration.lockstep import Call, Run, Stop, Watch, running, twin
-from obc.recalibration.operators import Key, Parameters
+from obc.recalibration.operators import Key, Parameters, called
 from obc.recalibration.origins import Origins
 from obc.recalibration.outcome import Outcome, held_batch, held_outputs
 from obc.recalibration.parking import Parking, can_fill, crowded
@@ -77,7 +77,7 @@ class Procedure:
         values: Written = []
         with self._aside():
             with self._group.together("recalibration"):
-                whole, _ = self._recorded(self._original)
+                whole, _ = self._recorded(self._original, self._origins.names)
                 part, outputs = self._recorded(self._pruned)
                 self._layers, self._alone = self._matched(whole, part)
                 self._shortcuts = {
@@ -114,9 +114,11 @@ class Procedure:
                     multihead_attention(self._original.get_submodule(name), {})
             yield
 
-    def _recorded(self, model: nn.Module) -> tuple[Recording, Any]:
+    def _recorded(
+        self, model: nn.Module, names: Mapping[str, str] | None = None
+    ) -> tuple[Recording, Any]:
         """A run on the first batch of which anything is held out, and what it put out."""
-        recording = Recording(model)
+        recording = Recording(model, names)
         with recording:
             outputs = self._call(model, self._batches[self._first.number])
         recording.finish()
@@ -159,7 +161,7 @@ class Procedure:
         layers: list[Layer] = []
         alone: list[Fit] = []
         shared = whole.shared | part.shared
-        constants = _constants(tensors, named_tensors(self._original))
+        constants = _constants(tensors, called(named_tensors(self._original), self._origins.names))
         biases = Counter(r.bias.name for r in part.readers.values() if r.bias is not None)
         means = Counter(id(r.norm.mean) for r in part.readers.values() if r.norm is not None)
         for key, reader in part.readers.items():
@@ -325,8 +327,8 @@ class Procedure:
 
         Those of one network know the same tensors, since autocast's copies serve all of them.
         """
-        networks = {"original": self._original, "pruned": self._pruned}
-        self._known = {name: Parameters(model) for name, model in networks.items()}
+        whole = Parameters(self._original, self._origins.names)
+        self._known = {"original": whole, "pruned": Parameters(self._pruned)}
         return {layer.reader.key: layer.number for layer in layers}
 
     def _started(

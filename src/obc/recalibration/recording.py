@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -119,8 +119,8 @@ class Counting(TorchDispatchMode):
 class Recording(Counting):
     """Writes down a run of the network inside `with`."""
 
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__(Parameters(model))
+    def __init__(self, model: nn.Module, names: Mapping[str, str] | None = None) -> None:
+        super().__init__(Parameters(model, names))
         self._node_of = WeakTensorKeyDictionary()
         self._buffers = WeakTensorKeyDictionary(dict.fromkeys(model.buffers()))
         self.nodes: list[Node] = []

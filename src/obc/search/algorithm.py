@@ -370,8 +370,7 @@ class Run:
         kept = {site.name: self.work.kept[site.name].tolist() for site in self.sites}
         changed = {s.name: kept[s.name] for s in self.sites if len(kept[s.name]) < s.size}
         base = Plan.from_kept(self.sites, changed)
-        history = list(self.state.history)
-        gone = removed_scores(history)
+        history, gone = list(self.state.history), removed_scores(self.state.history)
         lines = never_chosen(self.sites, kept, self.open, self.last_scores, gone)
         if self.settings.uniform:
             share = self.value() / self.reach.limit(target)
@@ -390,6 +389,7 @@ class Run:
             },
             shapes=base.shapes,
             example=base.example,
+            modules=base.modules,
             target=str(target),
             settings=self.settings.described(),
             before=self.reach.before,

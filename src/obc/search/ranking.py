@@ -32,7 +32,7 @@ def allowed_counts(site: Site, floor: int, round_to: int) -> list[int]:
 
     With `round_to`, what is left of the site's layers is a multiple of it.
 
-    >>> from obc.tracing.sites import Member
+    >>> from obc.tracing.members import Member
     >>> one = Member("a", "weight", 0, "out", torch.arange(20).view(20, 1))
     >>> allowed_counts(Site("a", 20, (one,)), 3, 8)
     [20, 16, 8]

@@ -10,8 +10,10 @@ from torch import Tensor, nn
 
 from obc.criteria.layout import channels_last, may_be_channels_last
 from obc.running.modules import duplicate
-from obc.tracing.narrow import kept_positions, narrow
-from obc.tracing.sites import Member, Sites, shapes_of
+from obc.tracing.experts import moved as renamed
+from obc.tracing.members import Member
+from obc.tracing.narrow import kept_positions, moves_of, narrow
+from obc.tracing.sites import Sites, shapes_of
 from obc.tracing.trial import full
 
 
@@ -59,14 +61,24 @@ def _sliced(
         moved[key] = torch.full((int(stay.max()) + 1,), -1)
         moved[key][stay] = torch.arange(len(stay))
 
+    lists = {
+        listed: len(units[site.name])
+        for site in sites
+        for listed in (site.modules if site.name in units else ())
+    }
+
     def follow(m: Member, places: Tensor | None) -> Member:
-        new = moved.get((m.name, m.dim))
+        if (m.layer, m.keys) in lists:
+            m = replace(m, keys=m.keys[: lists[m.layer, m.keys]])
+        if not m.places:  # whole experts, of which fewer are left
+            return replace(m, index=torch.arange(len(m.keys)).unsqueeze(1))
+        new = moved.get(m.places[0])
         if new is None:
             return m
         index = m.index if places is None else m.index[places]
         return replace(m, index=new[index])
 
-    smaller = []
+    smaller, where = [], moves_of(sites, units)
     for site in sites:
         places = units.get(site.name)
         smaller.append(
@@ -75,6 +87,7 @@ def _sliced(
                 size=site.size if places is None else len(places),
                 members=tuple(follow(m, places) for m in site.members),
                 buffers=tuple(follow(m, places) for m in site.buffers),
+                attributes=tuple(n for a in site.attributes if (n := renamed(a, where))),
             )
         )
     return Sites(

@@ -41,15 +41,22 @@ def carry_over(
     optimizer: torch.optim.Optimizer,
     kept: Positions,
     new: Mapping[Tensor, Tensor],
+    before: Mapping[Tensor, str],
 ) -> None:
-    """Put the new parameters in the place of the old ones, with their sliced state."""
-    names = {id(p): n for n, p in model.named_parameters()}
+    """Put the new parameters in the place of the old ones, with their sliced state.
+
+    `before` has the names that parameters had before the cut.
+    """
+    there = {id(p) for p in model.parameters()}
+    gone = [p for p in before if id(new.get(p, p)) not in there]  # of experts that went
     for group in optimizer.param_groups:
-        group["params"] = [new.get(p, p) for p in group["params"]]
+        group["params"] = [new.get(p, p) for p in group["params"] if p not in set(gone)]
+    for parameter in gone:
+        optimizer.state.pop(parameter, None)
     for old, fresh in new.items():
         if old not in optimizer.state:
             continue
-        dims = {d: index for (name, d), index in kept.items() if name == names[id(fresh)]}
+        dims = {d: index for (name, d), index in kept.items() if name == before[old]}
         optimizer.state[fresh] = {
             key: take(value, dims) if isinstance(value, Tensor) and value.ndim else value
             for key, value in optimizer.state.pop(old).items()

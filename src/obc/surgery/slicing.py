@@ -81,6 +81,7 @@ def _cut(tracing: Tracing, plan: Plan, optimizer: torch.optim.Optimizer | None) 
     if optimizer is not None:
         check_state(model, optimizer, kept)
     expected = proof(tracing, plan.kept)
+    names: dict[Tensor, str] = {p: n for n, p in model.named_parameters()}
     before = Snapshot(model)
     try:
         empty_caches(model, example)  # made from the weights as they were
@@ -90,7 +91,7 @@ def _cut(tracing: Tracing, plan: Plan, optimizer: torch.optim.Optimizer | None) 
         before.restore()
         raise ObcError(f"{error}; {_culprits(tracing, plan)}; the model is as it was") from error
     if optimizer is not None:
-        carry_over(model, optimizer, kept, new)
+        carry_over(model, optimizer, kept, new, names)
     remember(model, plan)
     return Cut(tracing.sites, example)
 

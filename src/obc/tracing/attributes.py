@@ -51,7 +51,7 @@ def _counts_heads(name: str, value: int, site: Site) -> bool:
 
 def _numbers(model: nn.Module, site: Site, paths: list[str]) -> Iterator[tuple[str, str, int]]:
     """Whole numbers of the modules around a site and of their configurations."""
-    layers = {f"{m.layer}." for m in site.members}
+    layers = {name[: name.rfind(".") + 1] for m in site.members for name in m.names}
     for path in paths:
         prefix = f"{path}." if path else ""
         if not any(layer.startswith(prefix) for layer in layers):

@@ -218,6 +218,10 @@ class Flow:
             every = torch.arange(self.ledger.size)
             self.ledger.freeze(every, f"the model returns a {kind}, which may hold it", NOWHERE)
 
+    def name(self, tensor: Tensor) -> str | None:
+        """The name of a parameter or buffer in the model."""
+        return self._names.get(id(tensor))
+
     def of(self, tensor: Tensor) -> Tracked | None:
         key = id(tensor)
         name = self._names.get(key)
@@ -246,6 +250,9 @@ class Flow:
         ids = tuple([label for known in there if known is not None for label in known.labels])
         self.handed.append((self._stack.path, path, ids))
         first = inputs[0] if inputs else None
+        if self.ledger.picks and isinstance(first, Tensor):
+            rows = self.ledger.picks[-1].rows
+            rows[path] = rows.get(path, 0) + first.shape[:-1].numel()
         if (
             isinstance(first, Tensor)
             and isinstance(output, Tensor)
@@ -318,7 +325,11 @@ _NUMBERS = {f"aten::{n}" for n in ("view", "_unsafe_view", "sort", "_to_copy", "
 def _numbered(call: Call, out: Tensor) -> Pick | None:
     """The pick whose channels the values of an output number."""
     if call.pick is not None:
-        return None if out.is_floating_point() else call.pick
+        if out.is_floating_point():
+            return None
+        if not out.is_meta:
+            call.pick.times = out.reshape(-1).bincount(minlength=len(call.pick.ids)).tolist()
+        return call.pick
     known = call.of(call["self"]) if schema_name(call.func) in _NUMBERS else None
     return known.pick if known is not None else None
 

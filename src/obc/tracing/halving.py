@@ -92,7 +92,7 @@ def _blamed(group: Group, failure: Failure, attempt: Attempt) -> tuple[Group, Gr
 
 def _inside(site: Site, module: str) -> bool:
     """Whether a site has a layer in a module."""
-    return any(f"{m.layer}.".startswith(f"{module}.") for m in site.members)
+    return any(name.startswith(f"{module}.") for m in site.members for name in m.names)
 
 
 def partners(groups: list[Group]) -> Iterator[tuple[list[Group], list[list[Site]]]]:

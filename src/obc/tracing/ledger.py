@@ -75,13 +75,30 @@ class Choice:
 class Pick:
     """A place where so many of the channels are picked by value, as a router picks experts.
 
-    `followed` says that what they stand for was found to follow, expert by expert.
+    `followed` says that what they stand for was found to follow, expert by expert, `reason` why it
+    does not. `times` is how often each was picked, and `rows` how many rows modules were called
+    with until the next place.
     """
 
     ids: Tensor
     count: int
     place: Place
     followed: bool = False
+    reason: str = "the order of channels matters"
+    times: list[int] = field(default_factory=list)
+    rows: dict[str, int] = field(default_factory=dict)
+
+
+class Listed(NamedTuple):
+    """Experts that are modules of a list: the module that holds them, and their keys in it.
+
+    `ids` are the channels of the router, one for each expert.
+    """
+
+    layer: str
+    keys: tuple[str, ...]
+    ids: Tensor
+    place: Place
 
 
 class Ledger:
@@ -99,6 +116,7 @@ class Ledger:
         self._cuts: dict[tuple[object, ...], tuple[Tensor, int, set[int], Place]] = {}
         self.statistics: list[tuple[Tensor, Place]] = []  # channels that a mean or so runs over
         self.picks: list[Pick] = []
+        self.lists: list[Listed] = []
         self.roles: dict[str, list[Tensor]] = {"out": [], "in": [], "head": [], "read": []}
 
     def fresh(self, count: int) -> Tensor:
@@ -222,7 +240,7 @@ class Ledger:
         """Freeze what was picked for other ends than to choose among experts."""
         for pick in self.picks:
             if not pick.followed:
-                self.freeze(pick.ids, "the order of channels matters", pick.place)
+                self.freeze(pick.ids, pick.reason, pick.place)
 
     def mark(self, role: str, ids: Tensor) -> None:
         """Remember what part these ids played."""

@@ -7,10 +7,12 @@ weights (the mean of a LayerNorm, a softmax, a product of activations) it mixes 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import pad
 from torch.utils._pytree import tree_leaves
 
 from obc.running.mapping import kept_as
@@ -29,6 +31,16 @@ class Masked(Flow):
         super().__init__(model, flow.find)
         self._gone = gone
         self._blanked = Blanked(model, flow, gone)
+        if flow.ledger.lists:
+            # Other experts may run, and in another order: ids are known by their parameters, and
+            # whatever else gets any comes behind, and stays.
+            self.leaves = {
+                key: replace(leaf, users=set())
+                for key, leaf in flow.leaves.items()
+                if self._names.get(key) == leaf.name
+            }
+            self.ledger.size = flow.ledger.size
+            self._gone = pad(gone, (0, len(gone)))
 
     def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return self._blanked.run(func, args, kwargs)
@@ -72,9 +84,10 @@ class Masked(Flow):
         if call.pick is None:
             return made
         # Numbers of channels among the kept ones, as they are among all.
-        values, numbers = made
+        *values, numbers = made if isinstance(made, (tuple, list)) else (made,)
         dim = call["dim"] % call["self"].ndim
-        return values, self._kept(call.labels("self"))[dim].to(numbers.device)[numbers]
+        numbers = self._kept(call.labels("self"))[dim].to(numbers.device)[numbers]
+        return (*values, numbers) if values else numbers
 
     def _kept(self, labels: Sequence[Tensor]) -> dict[int, Tensor]:
         """Which indices of which dimension are left: removed ids always fill whole slices."""
@@ -103,6 +116,8 @@ class Masked(Flow):
 def mixes(flow: Flow, gone: Tensor) -> bool:
     """Whether an operator mixes removed channels with others, and no weight stands between."""
     if any(gone[ids[ids >= 0]].any() for ids, _ in flow.ledger.statistics):
+        return True
+    if any(gone[pick.ids].any() for pick in flow.ledger.picks):
         return True
     # Operators of other libraries say that they mix, but not along which dimensions.
     products = (

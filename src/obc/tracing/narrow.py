@@ -13,9 +13,10 @@ from obc.running.mapping import kept_as
 from obc.running.modules import named_tensors
 from obc.tracing import attention, layers
 from obc.tracing.attributes import read, write
+from obc.tracing.experts import drop, moves, paths
 from obc.tracing.sites import Site
 
-__all__ = ["attention", "attribute", "kept_positions", "narrow", "take"]
+__all__ = ["attention", "attribute", "kept_positions", "moves_of", "narrow", "take"]
 
 Units = Mapping[str, Sequence[int] | Tensor]
 """The kept channels of sites, by the site's name."""
@@ -33,10 +34,10 @@ def kept_positions(
         gone = torch.ones(site.size, dtype=torch.bool)
         gone[torch.as_tensor(units[site.name])] = False
         for m in (*site.members, *site.buffers):
-            key = (m.name, m.dim)
-            if key not in left:
-                left[key] = torch.ones(tensors[m.name].shape[m.dim], dtype=torch.bool)
-            left[key][m.index[gone].reshape(-1)] = False
+            for name, dim in m.places:
+                if (name, dim) not in left:
+                    left[name, dim] = torch.ones(tensors[name].shape[dim], dtype=torch.bool)
+                left[name, dim][m.index[gone].reshape(-1)] = False
     return {key: mask.nonzero().reshape(-1) for key, mask in left.items()}
 
 
@@ -58,7 +59,19 @@ def narrow(
         for name in site.attributes:
             owner, key = attribute(model, name, own=True)
             write(owner, key, read(owner, key) * len(units[site.name]) // site.size)
+    lists = [(*listed, units[site.name]) for site in sites for listed in site.modules]
+    for layer, keys, kept_modules in sorted(lists, key=lambda x: -len(x[0])):  # inner ones first
+        drop(model, layer, keys, map(int, kept_modules))
     return new
+
+
+def moves_of(sites: Iterable[Site], units: Units) -> dict[str, str | None]:
+    """Where the modules of lists are when these channels of each site are kept."""
+    where: dict[str, str | None] = {}
+    for site in sites:
+        for layer, keys in site.modules if site.name in units else ():
+            where |= moves(paths(layer, keys), map(int, units[site.name]))
+    return where
 
 
 def attribute(model: nn.Module, name: str, own: bool = False) -> tuple[Any, str]:

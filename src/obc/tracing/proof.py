@@ -20,6 +20,7 @@ from obc.running.difference import NothingToCompare, difference, distance, error
 from obc.running.forward import forward, outputs
 from obc.running.snapshot import Snapshot
 from obc.tracing.arguments import tensors_in
+from obc.tracing.experts import among, moved, moves, paths
 from obc.tracing.flow import Call, Flow
 from obc.tracing.masked import Blanked, Masked, mixes
 
@@ -171,7 +172,19 @@ class _Inside(Flow):
 
 
 class _MaskedInside(_Inside, Masked):
-    """The same of the masked original: what a narrower model has of it."""
+    """The same of the masked original: what a narrower model has of it, under its names."""
+
+    def __init__(self, model: nn.Module, flow: Flow, gone: Tensor) -> None:
+        super().__init__(model, flow, gone)
+        self._moves: dict[str, str | None] = {}
+        for listed in flow.ledger.lists:
+            old = paths(listed.layer, listed.keys)
+            self._moves |= moves(old, among(listed.ids, ~gone))
+
+    def _keep(self, key: _Key, tensors: list[Tensor], read: tuple[Tensor, ...]) -> None:
+        path = moved(key[0], self._moves)
+        if path is not None:
+            super()._keep((path, key[1]), tensors, read)
 
     def _part(self, tensor: Tensor, labels: Sequence[Tensor]) -> Tensor:
         for dim, index in self._kept(labels).items():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, overload
 
 import torch
@@ -11,35 +11,13 @@ from torch import Tensor, nn
 
 from obc.errors import ObcError, closest
 from obc.running.modules import check_model, tensors_of
+from obc.tracing.experts import counting, fold, whole
 from obc.tracing.flow import Flow, Leaf, labelled_dims
-from obc.tracing.ledger import Place, any_between
+from obc.tracing.ledger import Ledger, Listed, any_between
+from obc.tracing.members import Member
 from obc.tracing.packed import packed
 from obc.tracing.solve import Classes
 from obc.tracing.wiring import Wiring, wire
-
-
-@dataclass(frozen=True, init=False)
-class Member:
-    """One layer's share of a site.
-
-    `index[c]` are the positions along `dim` that channel `c` owns: one for a filter, 64 for an
-    attention head, 49 for a channel that was flattened at 7 x 7.
-    """
-
-    layer: str
-    param: str
-    dim: int
-    role: str
-    index: Tensor = field(repr=False, compare=False)
-
-    def __init__(self, layer: str, param: str, dim: int, role: str, index: Tensor) -> None:
-        # The one that a frozen dataclass writes takes three times as long, and there are thousands.
-        self.__dict__.update(layer=layer, param=param, dim=dim, role=role, index=index)
-
-    @property
-    def name(self) -> str:
-        """The parameter's name in the model."""
-        return f"{self.layer}.{self.param}" if self.layer else self.param
 
 
 @dataclass(frozen=True)
@@ -60,6 +38,11 @@ class Site:
     attributes: tuple[str, ...] = ()
     statistics: tuple[str, ...] = ()
     picked: int = 0
+
+    @property
+    def modules(self) -> list[tuple[str, tuple[str, ...]]]:
+        """Lists of modules that are its channels: the module that holds them, and their keys."""
+        return list(dict.fromkeys((m.layer, m.keys) for m in self.members if m.keys and not m.dim))
 
 
 @dataclass(frozen=True)
@@ -182,8 +165,8 @@ def build(
     has = {role: flow.ledger.marked(role, classes.of) for role in flow.ledger.roles}
     free = (classes.why < 0) & has["out"] & (has["in"] | has["read"])
     read = free | (classes.why >= 0)
-    sites, lone = _group(dims, classes, free, has["head"], flow.ledger.statistics)
-    sites = [_with_picks(site, flow, classes) for site in sites]
+    sites, lone = _group(dims, classes, free, has["head"], flow.ledger)
+    sites = [_with_picks(site, flow, classes, model) for site in sites]
     frozen = _frozen(dims, classes, lone, read)
     for layer, size, why in packed(model):
         frozen.append(Frozen(layer, size, why.text, "", str(why.place)))
@@ -219,7 +202,7 @@ def _group(
     classes: Classes,
     free: Tensor,
     heads: Tensor,
-    statistics: list[tuple[Tensor, Place]],
+    ledger: Ledger,
 ) -> tuple[list[Site], Tensor]:
     """Classes with the same counts in the same leaf dimensions make a site.
 
@@ -255,14 +238,14 @@ def _group(
         for k, index in stretches[d.first]:
             members[k].append((d, index))
     mixed: list[dict[str, None]] = [{} for _ in kinds]
-    for ids, place in statistics:
+    for ids, place in ledger.statistics:
         for k in site_of[of[ids[ids >= 0]]].unique().tolist():
             if k >= 0:
                 mixed[k][str(place)] = None
     begin = torch.full_like(size, of.numel()).scatter_reduce_(0, kind, units, "amin")
-    whole = torch.zeros_like(size).scatter_add_(0, kind, heads[units].long()).tolist()
+    in_heads = torch.zeros_like(size).scatter_add_(0, kind, heads[units].long()).tolist()
     sites = [
-        _site(members[k], count[k], bool(whole[k]), tuple(mixed[k]))
+        _site(members[k], count[k], bool(in_heads[k]), tuple(mixed[k]), ledger.lists)
         for k in torch.argsort(begin).tolist()
         if count[k] > 1
     ]
@@ -296,7 +279,11 @@ def _stretches(sites: Tensor, cls: Tensor) -> Iterator[tuple[int, Tensor]]:
 
 
 def _site(
-    parts: list[tuple[_Dim, Tensor]], size: int, heads: bool, statistics: tuple[str, ...]
+    parts: list[tuple[_Dim, Tensor]],
+    size: int,
+    heads: bool,
+    statistics: tuple[str, ...],
+    lists: Sequence[Listed],
 ) -> Site:
     """A site from its leaf dimensions; positions come ordered by channel, as [size, k]."""
     puts = {d.layer for d, _ in parts if d.role == "out" and d.is_parameter}
@@ -308,20 +295,28 @@ def _site(
         role = "out" if bias and d.layer in puts else d.role
         member = Member(d.layer, d.param, d.dim, role, index)
         (members if d.is_parameter else buffers).append(member)
+    members, buffers = fold(members, lists), fold(buffers, lists)
     name = next((m.layer or m.param for m in members if m.role == "out"), members[0].name)
     return Site(name, size, tuple(members), tuple(buffers), heads, statistics=statistics)
 
 
-def _with_picks(site: Site, flow: Flow, classes: Classes) -> Site:
-    """A site of experts with the number of them that are picked."""
+def _with_picks(site: Site, flow: Flow, classes: Classes, model: nn.Module) -> Site:
+    """A site of experts with the number of them that are picked, and with their modules."""
     leaves = {leaf.name: leaf for leaf in flow.leaves.values()} if flow.ledger.picks else {}
-    counts = [0]
-    for pick in flow.ledger.picks:
+    counts, modules, attributes = [0], [], site.attributes
+    if leaves:
         first = site.members[0]
-        ids = leaves[first.name].dims[first.dim]
-        if ids is not None and classes.of[ids[first.index[0, 0]]] in classes.of[pick.ids]:
-            counts.append(pick.count)
-    return replace(site, picked=max(counts))
+        name, dim = first.places[0]
+        ids = leaves[name].dims[dim]
+        assert ids is not None
+        one = classes.of[ids[first.index[0, 0]]]
+        counts += [p.count for p in flow.ledger.picks if one in classes.of[p.ids]]
+        for listed in flow.ledger.lists:
+            if one in classes.of[listed.ids]:
+                modules += whole(model, listed)
+                attributes += counting(model, listed, first.layer)
+    members = (*site.members, *modules)
+    return replace(site, picked=max(counts), members=members, attributes=attributes)
 
 
 def _distinct(sites: list[Site], names: Mapping[_Key, str] | None) -> list[Site]:

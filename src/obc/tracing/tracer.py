@@ -18,6 +18,7 @@ from obc.running.offload import at_hand
 from obc.running.snapshot import Snapshot
 from obc.tracing.arguments import tensors_in
 from obc.tracing.decisions import Decisions
+from obc.tracing.experts import follow, scattered
 from obc.tracing.flow import NOWHERE, Flow
 from obc.tracing.ledger import Pairs, Reason
 from obc.tracing.rehearsal import Rehearsal
@@ -102,9 +103,11 @@ class Tracing:
                 f"the model runs on the example, but not under a trace: {said}"
             ) from error
         before.restore()
+        follow(self.flow, model)
         untouched = self._untouched()
         if untouched:
             self._follow_training(before)
+            follow(self.flow, model)
             untouched = self._untouched()
         ledger = self.flow.ledger
         ledger.settle_cuts()
@@ -121,6 +124,9 @@ class Tracing:
         names, steady = None, False
         while True:
             self.classes = solve(ledger, base, stay)
+            if apart := scattered(ledger.lists, self.classes):
+                stay += apart
+                self.classes = solve(ledger, base, stay)
             self.sites = build(self.flow, self.classes, model, untouched, self.example, names)
             if not asked and rehearsal is not None and not ledger.choices:
                 # No size in the code shaped anything: where values prove the cut, they prove all.
@@ -202,8 +208,8 @@ class Tracing:
     def ids(self, name: str) -> Tensor:
         """Ids of a site's channels, at the positions that each owns in one of its layers."""
         member = self.sites[name].members[0]
-        leaf = next(leaf for leaf in self.flow.leaves.values() if leaf.name == member.name)
-        ids = leaf.dims[member.dim]
+        name, dim = member.places[0]
+        ids = next(leaf for leaf in self.flow.leaves.values() if leaf.name == name).dims[dim]
         assert ids is not None
         return ids[member.index]
 

@@ -23,6 +23,7 @@ from obc.running.forward import outputs
 from obc.running.progress import Patience
 from obc.running.snapshot import Snapshot
 from obc.tracing.attributes import candidates
+from obc.tracing.experts import couple, paths, within
 from obc.tracing.flow import Flow, ModuleCall, labelled_dims, user_line
 from obc.tracing.halving import Attempt, Failure, Group, partners, sort
 from obc.tracing.ledger import Place, Reason, any_between
@@ -136,6 +137,8 @@ class Trial:
             pass_by(self.model, passed)
             again = Flow(self.model, self.flow.find)
             results = outputs(self.run(again))
+            for listed in self.flow.ledger.lists:
+                couple(again, self.model, listed)
         except Exception as error:
             self.other_ops |= again.ops != self._ops_without(passed)[: len(again.ops)]
             return self.failure(error, (again.steps or self.flow.steps)[-1].place)
@@ -184,7 +187,8 @@ class Trial:
     def ids(self, site: Site) -> Tensor:
         """One id of each channel of a site."""
         member = site.members[0]
-        ids = self._leaves[member.name].dims[member.dim]
+        name, dim = member.places[0]
+        ids = self._leaves[name].dims[dim]
         assert ids is not None
         return ids[member.index[:, 0]]
 
@@ -276,7 +280,10 @@ class Trial:
 
     @cached_property
     def _repeats(self) -> list[ModuleCall]:
-        return repeats(self.flow, self.base, self.model)
+        lists = self.flow.ledger.lists
+        experts = {path for listed in lists for path in paths(listed.layer, listed.keys)}
+        calls = repeats(self.flow, self.base, self.model)
+        return [c for c in calls if not within(f"{c.path}.", experts)]  # these may move or go
 
     @cached_property
     def _read(self) -> Reads:
@@ -309,7 +316,7 @@ def _thinned(sites: list[Site]) -> dict[str, list[int]]:
     since sizes that code holds seldom divide by it.
     """
     return {
-        s.name: [c for c in range(s.size) if c % 3 != 1]
+        s.name: [c for c in range(s.size) if c % 3 != 1 or c < s.picked]
         if s.size < 10
         else [c * (s.size - 1) // (n - 1) for n in (max(7, s.picked),) for c in range(n)]
         for s in sites

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
+from obc.tracing.experts import paths, within
 from obc.tracing.flow import Flow, Step
 
 
@@ -39,6 +40,12 @@ def wire(flow: Flow) -> Wiring:
         elif maker.operator.kind == "linear":
             before[layer] = maker.place.module
     users = {leaf.name: frozenset(leaf.users) for leaf in flow.leaves.values()}
+    # Experts of a list are looked at together, and what they are called changes as some go.
+    experts = {path for x in flow.ledger.lists for path in paths(x.layer, x.keys)}
+    before, source = (
+        {a: b for a, b in facts.items() if not within(f"{a}.", experts)}
+        for facts in (before, source)
+    )
     return Wiring(users, before, source)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -10,7 +11,8 @@ from torch import Tensor, nn
 
 from obc.errors import ObcError
 from obc.tasks.task import Task
-from obc.tracing.sites import Member, Site, Sites
+from obc.tracing.members import Member
+from obc.tracing.sites import Site, Sites
 from obc.tracing.tracer import trace
 from obc.tuning.recipe import Recipe
 from obc.tuning.trainer import Tuned, finetune
@@ -38,14 +40,15 @@ class GroupSparsity:
     def __call__(self, model: nn.Module) -> None:
         weights = dict(model.named_parameters())
         for site in self.sites:
-            missing = next((m.name for m in site.members if m.name not in weights), None)
+            names = (name for m in site.members for name in m.names)
+            missing = next((name for name in names if name not in weights), None)
             if missing is not None:
                 raise ObcError(f"the sites are another model's: no '{missing}' here")
             pressure = self.strength * pressures(norms(site, weights))
             for member in site.members:
-                weight = weights[member.name]
-                if weight.grad is not None:
-                    weight.grad.addcmul_(weight, _along(pressure, member, weight))
+                for weight, factor in _pressed(pressure, member, weights):
+                    if weight.grad is not None:
+                        weight.grad.addcmul_(weight, factor)
 
 
 def sparsify(
@@ -83,7 +86,7 @@ def norms(site: Site, weights: dict[str, Any]) -> Tensor:
     """‖g‖ of each group of a site: over all it owns, in every layer."""
     total: Any = 0
     for m in site.members:
-        weight = weights[m.name]
+        weight = m.of(weights)
         rest = [d for d in range(weight.ndim) if d != m.dim]
         squares = weight.square().sum(rest) if rest else weight.square()
         total = total + squares[m.index.to(weight.device)].sum(1)
@@ -103,9 +106,20 @@ def pressures(sizes: Tensor) -> Tensor:
     return torch.exp2(4 * (high - sizes) / (high - low))
 
 
-def _along(pressure: Tensor, member: Member, weight: Tensor) -> Tensor:
-    """Each place of the member's dimension with its group's pressure; nothing elsewhere."""
-    places = torch.zeros(weight.shape[member.dim], dtype=weight.dtype, device=weight.device)
-    index = member.index.to(weight.device)
+def _pressed(
+    pressure: Tensor, member: Member, weights: dict[str, Any]
+) -> Iterator[tuple[Any, Tensor]]:
+    """The weights of a member, each with the pressure on its parts."""
+    for name, dim in member.places:
+        yield weights[name], _along(pressure, member.index, weights[name], dim)
+    if not member.places:  # whole experts
+        for name, factor in zip(member.names, pressure, strict=True):
+            yield weights[name], factor.to(weights[name])
+
+
+def _along(pressure: Tensor, index: Tensor, weight: Tensor, dim: int) -> Tensor:
+    """Each place of a dimension with its group's pressure; nothing elsewhere."""
+    places = torch.zeros(weight.shape[dim], dtype=weight.dtype, device=weight.device)
+    index = index.to(weight.device)
     places[index] = pressure.to(weight.dtype)[:, None].expand_as(index)
-    return places.view([-1 if d == member.dim else 1 for d in range(weight.ndim)])
+    return places.view([-1 if d == dim else 1 for d in range(weight.ndim)])

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from obc.tracing.flow import Call, Tracked
+from obc.tracing.flow import Call, Tracked, freeze_all
 from obc.tracing.rules.pointwise import Labels, combine, pointwise, varying
 from obc.tracing.rules.registry import rule
 
@@ -72,12 +72,24 @@ def largest(call: Call) -> list[Labels]:
     dim, labels = call["dim"] % x.ndim, []
     for ids in call.labels("self"):
         if varying(ids) == [dim]:
-            call.pick = call.ledger.pick(ids, call["k"], call.place)
+            call.pick = call.ledger.pick(ids, call["k"] or 1, call.place)
         elif dim in varying(ids):
             call.ledger.freeze(ids, "the order of channels matters", call.place)
         else:
             labels.append(ids)
     return [tuple(labels)] * 2
+
+
+@rule("argmax", mixes=True)
+def most(call: Call) -> Labels:
+    """The number of the largest channel: one is picked."""
+    x = call["self"]
+    if call["dim"] is None:
+        freeze_all(call, "the order of channels matters")
+        return ()
+    picked = largest(call)[0]
+    dim = call["dim"] % x.ndim
+    return picked if call["keepdim"] else tuple(ids.squeeze(dim) for ids in picked)
 
 
 @rule("histc")
