@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from obc.errors import ObcError
 from obc.plans.plan import Plan
+from obc.tracing.experts import moved
 
 Count = Annotated[int, Field(ge=0)]
 _NUMBERS = re.compile(r"\[\n([-+.\deE,\s]+)\]")  # no text: a line break in one is written \\n
@@ -63,7 +64,9 @@ class Artifact(BaseModel):
             if name in self.tensors or first not in self.tensors:
                 raise ValueError(f"'{name}' is tied to '{first}', but one is stored, not both")
         for before, after in zip(self.plans, self.plans[1:], strict=False):
-            if before.shapes.keys() != after.shapes.keys():
+            where = before.moves
+            left = {new for n in before.shapes if (new := moved(n, where)) is not None}
+            if left != after.shapes.keys():
                 raise ValueError("the plans are for different models")
         if self.equivalent and not self.plans:
             raise ValueError("an equivalent pruning has a plan")

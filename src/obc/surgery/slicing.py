@@ -130,6 +130,12 @@ def _check_sites(sites: Sites, plan: Plan) -> None:
                 f"site '{name}' has {sites[name].size} channels here, {part.size} in the plan",
                 section="the-plan",
             )
+        if len(part.kept) < sites[name].picked:
+            raise ObcError(
+                f"site '{name}': the plan keeps {len(part.kept)}, and {sites[name].picked} are "
+                "picked each time; keep at least as many",
+                section="the-plan",
+            )
 
 
 def _culprits(tracing: Tracing, plan: Plan) -> str:

@@ -1,8 +1,8 @@
 """Experts that are modules of a list: which list a router picks from, and what its modules share.
 
 Code calls such modules one by one, by number, on the rows that were picked for them; no flow of
-ids shows that. So what ran is compared with what was picked: where each module of a list got as
-many rows as its number was picked, whole modules go with the channels of the router, and values
+ids shows that. So what ran is compared with what was picked: where each module of a list got the
+rows that its number was picked for, whole modules go with the channels of the router, and values
 prove it when the sites are cut. The inner channels of such modules go alike, as those of experts
 in one stacked weight do, so that what is left costs the same whichever experts go.
 """
@@ -43,8 +43,17 @@ def follow(flow: Flow, model: nn.Module) -> None:
         if stays[base[pick.ids]].any():
             continue  # then nothing is won by coupling what the experts have inside
         for layer, keys in lists:
-            if _ran(pick, layer, keys):
+            rows = [pick.rows.get(path, 0) for path in paths(layer, keys)]
+            around = within(f"{pick.place.module}.", paths(layer, keys))
+            if len(rows) != len(pick.times) or not any(rows) or around is not None:
+                continue  # what was running already is not what was picked
+            if _as_picked(rows, pick.times):
                 _join(flow, model, pick, layer, keys)
+            else:
+                pick.reason = Reason(
+                    f"the modules of '{layer}' run on other rows than are picked for them",
+                    pick.place,
+                )
 
 
 def _lists(model: nn.Module) -> Iterator[tuple[str, tuple[str, ...]]]:
@@ -60,17 +69,20 @@ def _lists(model: nn.Module) -> Iterator[tuple[str, tuple[str, ...]]]:
                 yield path, tuple(keys)
 
 
-def _ran(pick: Pick, layer: str, keys: Sequence[str]) -> bool:
-    """Whether each module got as many rows as its number was picked."""
-    rows = [pick.rows.get(path, 0) for path in paths(layer, keys)]
-    return rows == pick.times and any(rows)
+def _as_picked(rows: Sequence[int], times: Sequence[int]) -> bool:
+    """Whether each module got as many rows as its number was picked, or what a limit left of them.
+
+    >>> _as_picked([3, 0, 2], [3, 0, 4]), _as_picked([3, 2, 0], [3, 0, 2])
+    (True, False)
+    """
+    return all(0 < n <= most if most else not n for n, most in zip(rows, times, strict=True))
 
 
 def _join(flow: Flow, model: nn.Module, pick: Pick, layer: str, keys: tuple[str, ...]) -> None:
     known = next((x for x in flow.ledger.lists if (x.layer, x.keys) == (layer, keys)), None)
     why = "" if known is not None else _unlike(flow, model, layer, keys)
     if why:
-        pick.reason = f"the modules of '{layer}' {why}, so that whole ones stay"
+        pick.reason = Reason(f"the modules of '{layer}' {why}, so that whole ones stay", pick.place)
         return
     pick.followed = True
     if known is not None:  # it runs once more: in train mode, say

@@ -84,7 +84,7 @@ class Pick:
     count: int
     place: Place
     followed: bool = False
-    reason: str = "the order of channels matters"
+    reason: Reason | None = None
     times: list[int] = field(default_factory=list)
     rows: dict[str, int] = field(default_factory=dict)
 
@@ -240,7 +240,8 @@ class Ledger:
         """Freeze what was picked for other ends than to choose among experts."""
         for pick in self.picks:
             if not pick.followed:
-                self.freeze(pick.ids, pick.reason, pick.place)
+                reason = pick.reason or Reason("the order of channels matters", pick.place)
+                self.freeze(pick.ids, reason.text, reason.place)
 
     def mark(self, role: str, ids: Tensor) -> None:
         """Remember what part these ids played."""
