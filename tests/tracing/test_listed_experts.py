@@ -28,6 +28,11 @@ from tests.nets.mixtures import (
 )
 
 EXPERTS = 5
+TEXTS: dict[str, Any] = {
+    "input_ids": torch.arange(24).view(2, 12) % 17,
+    "decoder_input_ids": torch.arange(14).view(2, 7) % 13,
+    "use_cache": False,
+}
 KEPT = {"blocks.0.router": [0, 2, 3], "blocks.1.router": [1, 4]}
 
 
@@ -350,42 +355,32 @@ class Without(nn.Module):
 @pytest.mark.skipif(not vision.installed("transformers"), reason="transformers is not installed")
 def test_the_experts_of_switch_transformers(tmp_path: Path) -> None:
     model = switch(0)
-    example = {
-        "input_ids": torch.arange(24).view(2, 12) % 17,
-        "decoder_input_ids": torch.arange(14).view(2, 7) % 13,
-        "use_cache": False,
-    }
-    sites = obc.trace(model, example)
+    sites = obc.trace(model, TEXTS)
     whole = [s for s in sites if kind_of(s) == "experts"]
     assert [(s.size, s.picked) for s in whole] == [(EXPERTS, 1)] * 2
     kept = {s.name: [0, 2, 4] for s in whole}
     small: Any = obc.apply(copy.deepcopy(model), obc.Plan.from_kept(sites, kept))
     with torch.no_grad():
-        logits = small(**example).logits
+        logits = small(**TEXTS).logits
         for gone, near in (([1, 3], True), ([1, 2], False)):
             other = copy.deepcopy(model)
             for layer in (other.encoder.block[1].layer[-1], other.decoder.block[1].layer[-1]):
                 layer.mlp.router = Without(layer.mlp.router, gone)
-            gap = float((other(**example).logits - logits).abs().max())
+            gap = float((other(**TEXTS).logits - logits).abs().max())
             assert (gap < 1e-5) is near
     assert [*small.encoder.block[1].layer[-1].mlp.experts] == [f"expert_{n}" for n in range(3)]
     obc.save(small, tmp_path / "even")
     twin = type(model).from_pretrained(tmp_path / "even")
     assert twin.config.num_experts == 3
     with torch.no_grad():
-        torch.testing.assert_close(twin(**example).logits, logits)
+        torch.testing.assert_close(twin(**TEXTS).logits, logits)
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not vision.installed("transformers"), reason="transformers is not installed")
 def test_layers_with_other_numbers_of_experts_load_elsewhere(tmp_path: Path) -> None:
     model = switch(0)
-    example = {
-        "input_ids": torch.arange(24).view(2, 12) % 17,
-        "decoder_input_ids": torch.arange(14).view(2, 7) % 13,
-        "use_cache": False,
-    }
-    sites = obc.trace(model, example)
+    sites = obc.trace(model, TEXTS)
     first, second = [s.name for s in sites if kind_of(s) == "experts"]
     plan = obc.Plan.from_kept(sites, {first: [0, 2, 4], second: [3, 4]})
     small: Any = obc.apply(copy.deepcopy(model), plan)
@@ -394,6 +389,6 @@ def test_layers_with_other_numbers_of_experts_load_elsewhere(tmp_path: Path) -> 
     twin = auto.from_pretrained(tmp_path / "uneven", trust_remote_code=True)
     fresh = obc.load(switch(1), tmp_path / "uneven")
     with torch.no_grad():
-        logits = small(**example).logits
-        torch.testing.assert_close(twin(**example).logits, logits)
-        torch.testing.assert_close(fresh(**example).logits, logits)
+        logits = small(**TEXTS).logits
+        torch.testing.assert_close(twin(**TEXTS).logits, logits)
+        torch.testing.assert_close(fresh(**TEXTS).logits, logits)
