@@ -10,6 +10,7 @@ from torch import nn
 
 import obc
 from obc.surgery.verify import proof
+from obc.tracing.experts import moved
 from obc.tracing.tracer import Tracing
 from tests import reference
 from tests.sensitive import run, tensors
@@ -51,11 +52,13 @@ def rolls(
     """The pruned model with one weight after another rolled by a channel; at the end it is right.
 
     Biases are left out, for they may cancel: a key's in a softmax, any before a norm. With
-    `one_each`, a single reader of every site is rolled.
+    `one_each`, a single reader of every site is rolled. Experts that went or moved are left out.
     """
     weights = dict(pruned.named_parameters())
     for site in sites:
-        members = [m for m in site.members if not m.param.endswith("bias")]
+        members = [m for member in site.members for m in member.each()]
+        members = [m for m in members if not m.param.endswith("bias")]
+        members = [m for m in members if moved(m.name, plan.moves) == m.name]
         if one_each:
             members = sorted(members, key=lambda m: m.role != "in")[:1]
         for member in members:

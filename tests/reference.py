@@ -77,7 +77,7 @@ def _removed(sites: Sites, kept: Kept) -> Iterator[tuple[str, Member, Tensor]]:
     for name, channels in kept.items():
         site = sites[name]
         gone = sorted(set(range(site.size)) - set(channels))
-        for member in (*site.members, *site.buffers):
+        for member in (m for held in (*site.members, *site.buffers) for m in held.each()):
             yield member.name, member, member.index[gone].flatten()
 
 

@@ -100,7 +100,7 @@ def _compare(
     if not len(sites):
         return "nothing to prune", error, 0.0
     fault = 0.0
-    cut = {m.name for name in plan.kept for m in sites[name].members}
+    cut = {n for name in plan.kept for m in sites[name].members for n, _ in m.places}
     for member in rolls(model, pruned, sites, plan, one_each=True):
         if member.name not in cut:
             continue
@@ -129,7 +129,8 @@ def _free(model: nn.Module, sites: obc.Sites) -> float:
     free = sum(
         m.index.numel()
         for s in sites
-        for m in s.members
+        for member in s.members
+        for m in member.each()
         if m.role == "out" and not m.param.endswith("bias")
     )
     frozen: dict[str, int] = {}

@@ -32,8 +32,9 @@ def masked_outputs(
     for name, channels in kept.items():
         lost = sorted(set(range(sites[name].size)) - set(channels))
         for member in sites[name].members:
-            at = gone.setdefault((member.name, member.dim), set())
-            at.update(member.index[lost].flatten().tolist())
+            for place in member.places:
+                at = gone.setdefault(place, set())
+                at.update(member.index[lost].flatten().tolist())
     widths = set()
     for path, module in twin.named_modules():
         if re.search("(Layer|RMS)Norm", type(module).__name__):

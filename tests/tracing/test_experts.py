@@ -108,6 +108,14 @@ def test_ranked_as_units_and_never_fewer_than_are_picked() -> None:
         obc.plan(model, IDS, [IDS], loss, target="channels=70%", **settings)
 
 
+@pytest.mark.parametrize("count, picked", [(4, 2), (8, 6)])
+def test_any_number_of_them_of_which_fewer_are_picked(count: int, picked: int) -> None:
+    numbers = {"num_local_experts": count, "num_experts_per_tok": picked}
+    model = decoder("Mixtral", **SIZES, **numbers).eval()
+    experts = [s for s in obc.trace(model, IDS) if kind_of(s) == "experts"]
+    assert [(s.size, s.picked) for s in experts] == 2 * [(count, picked)]
+
+
 @pytest.mark.parametrize("kind", [MaskedMixture, SortedMixture])
 def test_experts_of_a_list_stay_and_their_inner_channels_go(kind: type[Mixture]) -> None:
     """Modules of a list are not counted by any dimension; against zeros in the readers' place."""

@@ -311,6 +311,14 @@ def test_experts_of_other_widths_stay_and_are_said() -> None:
     assert "the modules of 'blocks.1.experts' differ in gate.weight" in router.reason
 
 
+@pytest.mark.parametrize("count, picked", [(4, 2), (8, 6), (12, 9), (3, 2)])
+def test_any_number_of_them_of_which_fewer_are_picked(count: int, picked: int) -> None:
+    torch.manual_seed(0)
+    net = MixtureNet(OldMixtral, (12,) * count, depth=1, top_k=picked).double().eval()
+    site = obc.trace(net, rows())["blocks.0.router"]
+    assert (site.size, site.picked, site.attributes) == (count, picked, ("blocks.0.num_experts",))
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_blocks_do_not_pass_for_experts(seed: int) -> None:
     """Three blocks, three experts, one row: a block runs on as many rows as some expert does."""

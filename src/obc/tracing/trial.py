@@ -315,12 +315,19 @@ def _thinned(sites: list[Site]) -> dict[str, list[int]]:
     One channel less can pass where two do not, and few channels are soon looked through; seven,
     since sizes that code holds seldom divide by it.
     """
-    return {
-        s.name: [c for c in range(s.size) if c % 3 != 1 or c < s.picked]
-        if s.size < 10
-        else [c * (s.size - 1) // (n - 1) for n in (max(7, s.picked),) for c in range(n)]
-        for s in sites
-    }
+    return {s.name: _few(s.size, s.picked) for s in sites}
+
+
+def _few(size: int, least: int) -> list[int]:
+    """
+    >>> _few(8, 0), _few(8, 6), _few(15, 2)
+    ([0, 2, 3, 5, 6], [0, 1, 2, 3, 4, 5], [0, 2, 4, 7, 9, 11, 14])
+    """
+    if size < 10:
+        two_thirds = [c for c in range(size) if c % 3 != 1]
+        return two_thirds if len(two_thirds) >= least else list(range(least))
+    count = max(7, least)
+    return [c * (size - 1) // (count - 1) for c in range(count)]
 
 
 def full(tensor: Tensor, kept: dict[int, Tensor]) -> Tensor:
