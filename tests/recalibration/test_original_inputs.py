@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 import obc
-from obc.recalibration.recalibrate import said_by
 from tests.recalibration.dense import best
 from tests.reference import relative_error
 
@@ -70,13 +69,6 @@ def test_a_weight_that_was_changed_since_the_cut_is_not_exact() -> None:
         < 1e-3
     )
     assert relative_error([net[0].bias[[0, 2, 3, 7, 9]].detach()], [small[0].bias.detach()]) < 1e-3
-
-
-def test_a_language_model_is_fitted_on_it() -> None:
-    ids = torch.arange(64) % 7
-    task = obc.tasks.Language(ids, ids, length=16, row=8)
-    assert said_by(task) == {"residual": False, "source": "original"}
-    assert said_by(obc.tasks.Classification) == {"residual": None, "source": "pruned"}
 
 
 def test_keys_and_values_are_not_kept() -> None:

@@ -75,13 +75,19 @@ class Gathering:
 class Fitting:
     """The regression of one weight: rows are gathered from pairs, then it is solved.
 
-    `weight` is the parameter, in its own type, `bias` what takes an intercept, if there is any.
+    `weight` is the parameter, in its own type, `bias` what takes an intercept, if there is any;
+    with `every`, all positions are rows, and not a draw of them.
     """
 
     def __init__(
-        self, reader: Reader, alignment: Alignment, weight: Tensor, bias: Tensor | None
+        self,
+        reader: Reader,
+        alignment: Alignment,
+        weight: Tensor,
+        bias: Tensor | None,
+        every: bool = False,
     ) -> None:
-        self.reader, self.alignment = reader, alignment
+        self.reader, self.alignment, self.every = reader, alignment, every
         form = reader.form
         self.kind = torch.promote_types(weight.dtype, torch.float32)  # what products are taken in
         # Apple's devices have no float64.
@@ -112,7 +118,9 @@ class Fitting:
             narrow = None  # other rows were picked there: take what the original reads
         gap = self._gap(pair, form, narrow) if residual and narrow is not None else None
         size = weighing(pair.whole, form) if self.reader.normed else None
-        index = pair.portion.draw(form.positions, form.inputs, seed)
+        index = torch.arange(form.positions)
+        if not self.every:
+            index = pair.portion.draw(form.positions, form.inputs, seed)
         held = pair.portion.held(index, form.positions)
         weight, shift = self.matrix.mT.to(self.kind), self.shift.unsqueeze(1).to(self.kind)
         for sums, chosen in ((self.fit, index[~held]), (self.held, index[held])):

@@ -75,6 +75,8 @@ class Procedure:
         """Fit all that can be, with or without residual sums, or what does better if not told."""
         best: Recalibration | None = None
         values: Written = []
+        # A branch of a decoder explains a third of what a sum lost: each row counts.
+        self._every = source == "sums"
         with self._aside():
             with self._group.together("recalibration"):
                 whole, _ = self._recorded(self._original, self._origins.names)
@@ -225,11 +227,22 @@ class Procedure:
             for layer in self._layers
             if layer.reader.statistics is None or id(layer.reader.statistics.mean) not in behind
         ]
+        left: list[Fit] = []
+        if source == "sums":
+            wishes = [residual is not False]
+            note = "lost no inputs and adds to no residual sum"
+            alone = {y.number for y in layers if y.intact and y.reader.key not in sums}
+            left = [
+                Fit(name_of(y.reader), y.reader.form.inputs, note=note)
+                for y in layers
+                if y.number in alone
+            ]
+            layers = [y for y in layers if y.number not in alone]
         first = enough_to_try(self._portions)
         if len(wishes) > 1 and first:
             wishes = [self._tried(layers, [p for p in self._mine if p.number < first])]
         for wish in wishes:
-            yield self._account([], *self._front_to_back(layers, self._mine, wish), wish)
+            yield self._account(left, *self._front_to_back(layers, self._mine, wish), wish)
             self._draft.take_back()
 
     def _tried(self, layers: Sequence[Layer], mine: Sequence[Portion]) -> bool:
@@ -277,7 +290,9 @@ class Procedure:
         with running([*wholes, *parts]):
             for layer in layers:
                 with self._group.together("recalibration"):
-                    fitting = self._fitting(layer)
+                    fitting = Fitting(
+                        layer.reader, layer.alignment, layer.weight, layer.bias, self._every
+                    )
                     for portion, whole, part in zip(mine, wholes, parts, strict=True):
                         stop = self._at(layer, whole, keys)
                         other = self._at(layer, part, keys) if follow else None
@@ -302,9 +317,6 @@ class Procedure:
                     before.add(self._naive[portion.number], original)
                     after.add(pruned, original)
         return fits, before.error(self._group), after.error(self._group)
-
-    def _fitting(self, layer: Layer) -> Fitting:
-        return Fitting(layer.reader, layer.alignment, layer.weight, layer.bias)
 
     def _solved(
         self,

@@ -27,7 +27,7 @@ def recalibrate(
     *,
     call: Call | None = None,
     samples: int = 512,
-    source: Literal["pruned", "original"] | None = None,
+    source: Literal["pruned", "original", "sums"] | None = None,
     residual: bool | None = None,
     example: Any = None,
     seed: int = 0,
@@ -54,7 +54,9 @@ def recalibrate(
             tuple or list is its input, and a mapping is its keyword arguments.
         samples: How many samples to use, in whole batches.
         source: "original" takes u from the original network instead, and fits only weights that
-            lost inputs; by default, the task says, or it is "pruned".
+            lost inputs; "sums" takes it from the pruned one, and fits those and the weights that
+            add to a residual sum, to bring the sum back. By default, the task says, or it is
+            "pruned".
         residual: Whether the last layer of a residual branch is to make up for what the shortcut
             lost, too; by default, the task says, or held-out inputs decide between both.
         example: Traces the original, in place of the one that the plan keeps.
@@ -71,8 +73,8 @@ def recalibrate(
     >>> account.before > 0.01, account.after < 1e-6
     (True, True)
     """
-    if source not in ("pruned", "original", None):
-        raise ObcError(f"source is 'pruned' or 'original', not {source!r}")
+    if source not in ("pruned", "original", "sums", None):
+        raise ObcError(f"source is 'pruned', 'original' or 'sums', not {source!r}")
     if isinstance(batches, Calibrating):
         said = said_by(batches)
         residual = said["residual"] if residual is None else residual

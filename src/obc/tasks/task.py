@@ -64,8 +64,8 @@ class Task:
     planning: Mapping[str, Any] = {"rows": 50, "step": 0.0025, "batch_size": 128, "samples": 512}
     # Whether recalibration makes residual sums its targets; None lets held-out inputs decide.
     residual: bool | None = None
-    # Whose inputs it fits weights on: those of the "pruned" network, or of the "original".
-    fitted_on: Literal["pruned", "original"] = "pruned"
+    # Which weights it fits, and on whose inputs: the `source` of `obc.recalibrate`.
+    fitted_on: Literal["pruned", "original", "sums"] = "pruned"
 
     def __init__(
         self,
