@@ -57,7 +57,7 @@ WAYS = (
     *(("jacobian", "free"), ("l1", "free"), ("random", "free"), ("jacobian", "bias")),
     *(("jacobian", "uniform"), ("taylor", "free"), ("hessian", "free")),
 )
-SHARES = (0.2, 0.3, 0.1, 0.05, 0.15, 0.25)
+SHARES = (0.3, 0.2, 0.1, 0.05, 0.15, 0.25)
 CELLS = [Cell(name, way, draw, share) for draw in (0, 1) for name, way in WAYS for share in SHARES]
 
 
@@ -90,7 +90,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--windows", type=int, default=1, help="of 2,048 tokens, of the test text")
     parser.add_argument("--more", type=int, default=4, help="windows for shares with a goal")
     parser.add_argument("--rows", type=int, default=32, help="to score with")
-    parser.add_argument("--samples", type=int, default=96, help="rows to recalibrate on")
+    parser.add_argument("--samples", type=int, default=64, help="rows to recalibrate on")
+    parser.add_argument("--row", type=int, default=768, help="tokens of each of them")
     parser.add_argument("--work", type=Path, default=Path("work"), help="keeps scores for later")
     parser.add_argument("--show", action="store_true", help="only print what there is")
     return parser.parse_args()
@@ -149,7 +150,9 @@ class Study:
             for windows in (options.windows, options.more)
         )
         # WikiText's valid text has it in place of rare words, its test text does not.
-        self.clean = Language(train.replace(" <unk>", ""), test, tokenizer=tokenizer)
+        self.clean = Language(
+            train.replace(" <unk>", ""), test, tokenizer=tokenizer, row=options.row
+        )
         tale = read_text(options.tale)[-TAIL:]
         self.tale = Language(
             tale,
@@ -249,7 +252,7 @@ class Study:
                 self.clean, small, self.model, samples=options.samples, batch_size=1, seed=cell.draw
             )
             point["recalibration"] = time.process_time() - start
-            point["rows"] = f"{options.samples} of {self.length} tokens"
+            point["rows"] = f"{options.samples} of {options.row} tokens"
             point["held-out error"] = [account.before, account.after]
             point["recalibrated"] = self.measured(small, goal(cell))
             seconds += point["recalibration"]

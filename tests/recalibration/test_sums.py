@@ -1,4 +1,4 @@
-"""`source="sums"`: what lost inputs and what adds to a residual sum, to bring the sum back."""
+"""`source="sums"`: what lost inputs, what adds to a residual sum, and the scales of norms."""
 
 from __future__ import annotations
 
@@ -58,6 +58,13 @@ def test_each_sum_is_brought_back_in_turn() -> None:
         if number == 2:  # in front of the first branch nothing has been lost
             assert relative_error([outputs], [fitted]) > 1e-3, "sees no difference of the targets"
         h = small[number](h).detach()
+    scale, target = fits["3.weight"], net[3](whole).detach()
+    x, y = naive[3](h).detach().flatten(0, 1), target.flatten(0, 1)
+    ridge = 1 + scale.ridge  # of each channel alone
+    moved = 1 + ((y - x) * x).sum(0) / x.square().sum(0) / ridge
+    assert scale.kept
+    assert relative_error([moved * naive[3].weight.detach()], [small[3].weight.detach()]) < 1e-8
+    assert relative_error([naive[3].weight.detach()], [small[3].weight.detach()]) > 1e-4
 
 
 def test_others_stay_as_they_are() -> None:
@@ -65,7 +72,7 @@ def test_others_stay_as_they_are() -> None:
     naive = copy.deepcopy(small)
     account = obc.recalibrate(small, net, x.split(16), source="sums")
     fits = {f.name: f for f in account.fits}
-    for name in ("0.weight", "1.norm.weight", "1.first.weight", "2.first.weight", "4.weight"):
+    for name in ("0.weight", "1.first.weight", "2.first.weight", "4.weight"):
         assert fits[name].note == "lost no inputs and adds to no residual sum", name
         assert torch.equal(small.get_parameter(name), naive.get_parameter(name)), name
     everything = obc.recalibrate(copy.deepcopy(naive), net, x.split(16))

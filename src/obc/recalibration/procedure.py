@@ -15,6 +15,7 @@ from obc.recalibration.account import Fit, Recalibration
 from obc.recalibration.alignment import Alignment, align, intact
 from obc.recalibration.draft import Draft, Written, commit
 from obc.recalibration.fitting import Fitting, Pair, name_of
+from obc.recalibration.forms import Scaling
 from obc.recalibration.lockstep import Call, Run, Stop, Watch, running, twin
 from obc.recalibration.operators import Key, Parameters, called
 from obc.recalibration.origins import Origins
@@ -231,7 +232,11 @@ class Procedure:
         if source == "sums":
             wishes = [residual is not False]
             note = "lost no inputs and adds to no residual sum"
-            alone = {y.number for y in layers if y.intact and y.reader.key not in sums}
+            alone = {
+                y.number
+                for y in layers
+                if y.intact and y.reader.key not in sums and not isinstance(y.reader.form, Scaling)
+            }
             left = [
                 Fit(name_of(y.reader), y.reader.form.inputs, note=note)
                 for y in layers

@@ -54,9 +54,9 @@ def recalibrate(
             tuple or list is its input, and a mapping is its keyword arguments.
         samples: How many samples to use, in whole batches.
         source: "original" takes u from the original network instead, and fits only weights that
-            lost inputs; "sums" takes it from the pruned one, and fits those and the weights that
-            add to a residual sum, to bring the sum back. By default, the task says, or it is
-            "pruned".
+            lost inputs; "sums" takes it from the pruned one, at all positions, and fits those,
+            the weights that add to a residual sum, to bring the sum back, and scales of norms.
+            By default, the task says, or it is "pruned".
         residual: Whether the last layer of a residual branch is to make up for what the shortcut
             lost, too; by default, the task says, or held-out inputs decide between both.
         example: Traces the original, in place of the one that the plan keeps.
