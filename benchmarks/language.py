@@ -90,8 +90,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--windows", type=int, default=1, help="of 2,048 tokens, of the test text")
     parser.add_argument("--more", type=int, default=4, help="windows for shares with a goal")
     parser.add_argument("--rows", type=int, default=32, help="to score with")
-    parser.add_argument("--samples", type=int, default=64, help="rows to recalibrate on")
-    parser.add_argument("--row", type=int, default=768, help="tokens of each of them")
+    parser.add_argument("--samples", type=int, default=96, help="rows to recalibrate on")
     parser.add_argument("--work", type=Path, default=Path("work"), help="keeps scores for later")
     parser.add_argument("--show", action="store_true", help="only print what there is")
     return parser.parse_args()
@@ -150,9 +149,7 @@ class Study:
             for windows in (options.windows, options.more)
         )
         # WikiText's valid text has it in place of rare words, its test text does not.
-        self.clean = Language(
-            train.replace(" <unk>", ""), test, tokenizer=tokenizer, row=options.row
-        )
+        self.clean = Language(train.replace(" <unk>", ""), test, tokenizer=tokenizer)
         tale = read_text(options.tale)[-TAIL:]
         self.tale = Language(
             tale,
@@ -252,7 +249,7 @@ class Study:
                 self.clean, small, self.model, samples=options.samples, batch_size=1, seed=cell.draw
             )
             point["recalibration"] = time.process_time() - start
-            point["rows"] = f"{options.samples} of {options.row} tokens"
+            point["rows"] = f"{options.samples} of {self.length} tokens"
             point["held-out error"] = [account.before, account.after]
             point["recalibrated"] = self.measured(small, goal(cell))
             seconds += point["recalibration"]
