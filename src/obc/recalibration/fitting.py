@@ -20,9 +20,6 @@ from obc.running.processes import Group
 
 _CHUNK = 1 << 22  # numbers in the rows of one product
 _EXACT = 1e-12  # of the variance: what rounding leaves
-# What rows of one text fit best holds less well for another text: the strongest ridge that gains
-# this share of what the best gains on held-out rows of the same text does better there.
-_ENOUGH = 0.8
 _SMALL = 1e-2  # of the largest γ/σ: below, a norm hardly lets the layer reach the sum
 
 Write = Callable[[Tensor, Tensor], None]
@@ -79,7 +76,7 @@ class Fitting:
     """The regression of one weight: rows are gathered from pairs, then it is solved.
 
     `weight` is the parameter, in its own type, `bias` what takes an intercept, if there is any;
-    with `every`, all positions are rows, and not a draw of them, and the ridge is a strong one.
+    with `every`, all positions are rows, and not a draw of them.
     """
 
     def __init__(
@@ -183,8 +180,7 @@ class Fitting:
         if self.reader.statistics is not None:
             change, ridge, after = self._measured(fit, held, measure)
         else:
-            share = _ENOUGH if self.every else 1.0
-            change, ridge, after = choose(fit, held, self.intercept, self.scale, ridges, share)
+            change, ridge, after = choose(fit, held, self.intercept, self.scale, ridges)
         note = f"only {rows} rows for {width} inputs" if rows < 2 * width else ""
         if change is None:
             note = "no fit does better on held-out rows" + (f"; {note}" if note else "")

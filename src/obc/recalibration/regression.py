@@ -26,7 +26,7 @@ from torch import Tensor
 from obc.running.processes import Group
 
 # With seven rows for each input, as on a decoder, 0.3 does best; with a hundred, any below 0.01.
-RIDGES = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 0.3, 1.0, 3.0, 10.0)
+RIDGES = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 0.3, 1.0, 3.0)
 _START = 1e-1
 SAFE = (1e-2,)  # hardly behind the best, however few rows there are
 _SUMS = 64  # random sums of outputs, to look for ρ
@@ -183,48 +183,31 @@ def solve(moments: Moments, ridge: float, intercept: bool) -> Change | None:
 
 
 def choose(
-    fit: Moments,
-    held: Moments,
-    intercept: bool,
-    scale: Tensor,
-    ridges: Sequence[float],
-    share: float = 1.0,
+    fit: Moments, held: Moments, intercept: bool, scale: Tensor, ridges: Sequence[float]
 ) -> tuple[Change | None, float | None, float]:
     """The change with the lowest held-out error, its ridge, and that error.
 
-    `scale` weighs outputs, as the norm behind them does; `share` below one asks for the strongest
-    ridge that gains as much of what the best does. None when no change beats none at all.
+    `scale` weighs outputs, as the norm behind them does. None when no change beats none at all.
     """
     weights = scale.square()
-    as_it_is = float((held.rr * weights).sum())
+    best: tuple[Change | None, float | None, float] = (
+        None, None, float((held.rr * weights).sum()),
+    )  # fmt: skip
+    if scale.shape[1] > _SUMS and len(ridges) > 1:
+        ridges = [_lowest(ridges, _error_of_sums(fit, held, intercept, scale))]
 
     def error(ridge: float) -> float:
+        nonlocal best
         change = solve(fit, ridge, intercept)
-        return math.inf if change is None else float((held.error(change) * weights).sum())
+        if change is None:
+            return math.inf
+        error = float((held.error(change) * weights).sum())
+        if error < best[2]:
+            best = (change, ridge, error)
+        return error
 
-    if scale.shape[1] > _SUMS and len(ridges) > 1:
-        ridge = _strongest(ridges, _error_of_sums(fit, held, intercept, scale), 0.0, share)
-    else:
-        ridge = _strongest(ridges, error, as_it_is, share)
-    change = solve(fit, ridge, intercept)
-    after = math.inf if change is None else float((held.error(change) * weights).sum())
-    return (change, ridge, after) if after < as_it_is else (None, None, as_it_is)
-
-
-def _strongest(
-    ridges: Sequence[float], error: Callable[[float], float], as_it_is: float, share: float
-) -> float:
-    """The strongest ridge that gains this share of what the best does over `as_it_is`.
-
-    >>> error = {0.01: 5.0, 0.1: 4.0, 0.3: 4.1, 1.0: 4.5, 3.0: 7.0}
-    >>> [_strongest(list(error), error.__getitem__, 10.0, share) for share in (1.0, 0.95, 0.9, 0.5)]
-    [0.1, 0.3, 1.0, 3.0]
-    """
-    at = ridges.index(_lowest(ridges, error))
-    enough = share * (as_it_is - error(ridges[at]))
-    while at + 1 < len(ridges) and share < 1 and as_it_is - error(ridges[at + 1]) >= enough:
-        at += 1
-    return ridges[at]
+    _lowest(ridges, error)
+    return best
 
 
 def _lowest(ridges: Sequence[float], error: Callable[[float], float]) -> float:

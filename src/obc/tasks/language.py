@@ -75,7 +75,7 @@ class Language(Task):
         "pace": "cost",
         "sites": "ffn,heads",
         "batch_size": 1,
-        "samples": 96,
+        "samples": 64,
     }
     # Measured: `o_proj` and `down_proj` bring back more on what the pruned decoder reads, with
     # residual sums as targets; the other weights add a twentieth to it at more than twice the time.
