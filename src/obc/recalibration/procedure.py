@@ -76,7 +76,7 @@ class Procedure:
         """Fit all that can be, with or without residual sums, or what does better if not told."""
         best: Recalibration | None = None
         values: Written = []
-        # A branch of a decoder explains a third of what a sum lost: each row counts.
+        # What a decoder lost is hard to tell from noise: each row counts.
         self._every = source == "sums"
         with self._aside():
             with self._group.together("recalibration"):

@@ -78,7 +78,7 @@ class Language(Task):
         "samples": 64,
     }
     # Measured: `o_proj` and `down_proj` bring back more on what the pruned decoder reads, with
-    # residual sums as targets; the other weights add a twentieth to it at more than twice the time.
+    # residual sums as targets; the other weights of a layer add a twentieth to it.
     residual, fitted_on = True, "sums"
 
     def __init__(

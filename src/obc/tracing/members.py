@@ -17,7 +17,7 @@ class Member:
     attention head, 49 for a channel that was flattened at 7 x 7.
 
     Experts that are modules of a list count as one layer, the list: `keys` are their names in it,
-    `param` is "*.up.weight", and `dim` is a dimension of their weights stacked, so that dimension
+    `param` is `"*.up.weight"`, and `dim` is a dimension of their weights stacked, so that dimension
     0 runs over whole experts.
     """
 
