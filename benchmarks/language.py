@@ -69,15 +69,17 @@ def steps() -> list[tuple[Cell, bool]]:
     """Cells, and whether to recalibrate: a run that is stopped is to leave a table."""
     dear = [c for c in CELLS if c.criterion in ("taylor", "hessian")]
     cheap = [c for c in CELLS if c not in dear]
-    fitted = [c for c in cheap if c.way != "bias"]
+    fitted = [c for c in CELLS if c.way != "bias"]
+    main = [c for c in fitted if c[:2] == WAYS[0]]
     fitted.sort(key=lambda c: (c.draw, c.share not in BARS))
-    first = [c for c in cheap if goal(c)]
-    cut = [c for c in cheap if c.draw == 0]
     return [
-        *((c, True) for c in first),
-        *((c, False) for c in cut),
+        *((c, True) for c in main if goal(c)),
+        *((c, False) for c in cheap if c.draw == 0),
+        *((c, True) for c in main),
+        *((c, False) for c in dear if c.draw == 0),
+        *((c, True) for c in fitted if c.draw == 0 and c.share in BARS),
+        *((c, False) for c in (*cheap, *dear)),
         *((c, True) for c in fitted),
-        *((c, c.way != "bias") for c in (*cheap, *dear)),
     ]
 
 
@@ -90,7 +92,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--windows", type=int, default=1, help="of 2,048 tokens, of the test text")
     parser.add_argument("--more", type=int, default=4, help="windows for shares with a goal")
     parser.add_argument("--rows", type=int, default=32, help="to score with")
-    parser.add_argument("--samples", type=int, default=96, help="rows to recalibrate on")
+    parser.add_argument(
+        "--samples", type=int, default=64, help="rows to recalibrate on; half more with a goal"
+    )
     parser.add_argument("--work", type=Path, default=Path("work"), help="keeps scores for later")
     parser.add_argument("--show", action="store_true", help="only print what there is")
     return parser.parse_args()
@@ -244,12 +248,13 @@ class Study:
         if "cut" not in point:
             point["cut"] = self.measured(small, goal(cell))
         if fit:
-            start = time.process_time()
+            start, samples = time.process_time(), options.samples
+            samples += samples // 2 if goal(cell) else 0
             account = recalibrate_for(
-                self.clean, small, self.model, samples=options.samples, batch_size=1, seed=cell.draw
+                self.clean, small, self.model, samples=samples, batch_size=1, seed=cell.draw
             )
             point["recalibration"] = time.process_time() - start
-            point["rows"] = f"{options.samples} of {self.length} tokens"
+            point["rows"] = f"{samples} of {self.length} tokens"
             point["held-out error"] = [account.before, account.after]
             point["recalibrated"] = self.measured(small, goal(cell))
             seconds += point["recalibration"]
