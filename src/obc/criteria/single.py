@@ -49,8 +49,8 @@ def _chunks(
         part = [x[start : start + step] if a else x for x, a in zip(leaves, along, strict=True)]
         try:
             chunk = gradients(tensors, *part)
-        except RuntimeError as error:
-            if "vmap" not in str(error) or step == 1:
+        except RuntimeError:
+            if step == 1:
                 raise
             # Some models ask for values on the way, which samples run together do not have.
             warnings.warn(
@@ -68,12 +68,17 @@ def _together(one: Callable[..., Tensor], along: list[bool]) -> Callable[..., di
 
 
 def _alone(one: Callable[..., Tensor], along: list[bool]) -> Callable[..., dict[str, Tensor]]:
-    """The same as `vmap` for a single sample."""
+    """The same for a single sample, by plain autograd: `torch.func` hides values in any case."""
 
     def gradients(tensors: dict[str, Tensor], *sample: Any) -> dict[str, Tensor]:
         rows = [x[0] if a else x for x, a in zip(sample, along, strict=True)]
-        single: dict[str, Tensor] = grad(one)(tensors, *rows)
-        return {n: g.unsqueeze(0) for n, g in single.items()}
+        leaves = {n: t.detach().requires_grad_() for n, t in tensors.items()}
+        with torch.enable_grad():
+            result = one(leaves, *rows)
+        if not result.requires_grad:  # it reaches none of them, as experts it was not sent to
+            return {n: torch.zeros_like(t).unsqueeze(0) for n, t in tensors.items()}
+        single = torch.autograd.grad(result, list(leaves.values()), materialize_grads=True)
+        return {n: g.unsqueeze(0) for n, g in zip(leaves, single, strict=True)}
 
     return gradients
 
