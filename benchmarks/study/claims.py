@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from benchmarks._harness import spread
-from benchmarks.study.blocks import PAPER_SECONDS, ahead
+from benchmarks.study.blocks import PAPER_SECONDS, ahead, tunings
 from benchmarks.study.sources import (
+    ablated,
     ahead_of_naive,
     benchmark,
-    by_variant,
     compared,
     curve_means,
     study_means,
@@ -15,7 +15,6 @@ from benchmarks.study.sources import (
     values,
 )
 from benchmarks.study.studies import JC
-from benchmarks.study.tuning import arms, speedups_of
 
 REACH = "out of reach here"
 PAPER, BEST = "jacobian (paper)", "jacobian, group block, score/cost"
@@ -115,9 +114,9 @@ def _on_cifar() -> str:
     return words
 
 
-def ablated(*variants: str) -> str:
+def settings(*variants: str) -> str:
     """JC as printed and some of its ablations on ResNet-20, at 2× as cut and 4× recalibrated."""
-    runs = {JC: by_variant("resnet20").get(JC, [])[:1], **by_variant("ablations")}
+    runs = ablated()
     at = {
         v: (values(runs[v], 2.0, "cut"), values(runs[v], 4.0, "recalibrated"))
         for v in (JC, *variants)
@@ -147,26 +146,26 @@ def _settings() -> list[list[str]]:
         [
             "Dropping the γβ cross term of BN is worse (figure 8)",
             "curve only",
-            f"digits, mean over three budgets: {listed(norm)}{ablated('γβ diagonal')}",
+            f"digits, mean over three budgets: {listed(norm)}{settings('γβ diagonal')}",
             "not reproduced: level, within the spread of the seeds",
         ],
         [
             "Global pruning is far ahead of local (figure 7, ViT)",
             "curves only",
-            f"digits: {listed(scope)}{ablated('local', 'isomorphic')}",
+            f"digits: {listed(scope)}{settings('local', 'isomorphic')}",
             "reproduced as cut; recalibrated, local and isomorphic are ahead on one seed",
         ],
         [
             "N = 50 is enough; p matters more than N (figure 9)",
             "curve only",
             f"digits: {listed(rows)}; {', '.join(f'{k}: {v}' for k, v in steps.items())}"
-            + ablated("N = 5", "N = 20", "N = 50", "p = 2.5%", "p = 10%"),
+            + settings("N = 5", "N = 20", "N = 50", "p = 2.5%", "p = 10%"),
             "reproduced on the digits; on CIFAR-10, one seed, neither shows",
         ],
         [
             "Mean aggregation with mean normalisation collapses (table 7)",
             "35.94 at 6×, against 71.68",
-            ablated("mean", "sum, normalised", "mean, normalised").removeprefix("; ")
+            settings("mean", "sum, normalised", "mean, normalised").removeprefix("; ")
             or "not run; obc warns of it",
             "worse, no collapse, without tuning on one seed; the paper's figure is after tuning",
         ],
@@ -196,12 +195,11 @@ def equivalent() -> str:
 
 def tuned() -> str:
     """Each way after tuning at its own best rate, on CIFAR-10."""
-    cells = benchmark("study_tuning").get("cells", {})
     words = ""
-    for speedup in speedups_of(cells):
-        ways = {a: [r["test"][-1] for r in runs] for a, (_, runs) in arms(cells, speedup).items()}
-        listed = ", ".join(f"{arm} {spread(after)}" for arm, after in ways.items())
-        words += f"; ResNet-20 on CIFAR-10 at {speedup:g}×, each at its best rate: {listed}"
+    for at in tunings():
+        listed = ", ".join(f"{arm} {spread(at.after(arm))}" for arm in at.ways)
+        words += f"; {at.network} at {at.speedup:g}×, {at.epochs} epochs, "
+        words += f"each at its best rate: {listed}"
     return words
 
 

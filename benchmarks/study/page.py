@@ -26,6 +26,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "resnet56": partial(blocks.criteria, "resnet56"),
     "vgg16": partial(blocks.criteria, "vgg16"),
     "vit": partial(blocks.criteria, "vit"),
+    "mobilenet": partial(blocks.criteria, "mobilenet"),
     "settings": blocks.settings,
     "ablations": blocks.ablations,
     "recalibrated": blocks.recalibrated,

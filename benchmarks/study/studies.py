@@ -39,6 +39,7 @@ ABLATIONS: dict[str, dict[str, Any]] = {
     "N = 5": {"rows": 5},
     "N = 20": {"rows": 20},
     "N = 50": {"rows": 50},
+    "N = 500": {"rows": 500},
     "group JC": {"block": "group"},
     "JC ÷ cost": {"rank": "score/cost"},
 }
@@ -49,8 +50,8 @@ class Study:
     """Variants of one network, each planned once to all speed-ups.
 
     `samples` are the images to recalibrate with, at the speed-ups `refit`; `rows` (N), `batch` and
-    `step` (p) are those of the planning, unless a variant has its own; `test` counts the images of
-    CIFAR-10 that it is judged by.
+    `step` (p) are those of the planning, unless a variant has its own; `test` counts the images
+    that it is judged by.
     """
 
     network: str
@@ -81,5 +82,9 @@ STUDIES = {
     "resnet56": Study("resnet56_padded", CRITERIA),
     "vgg16": Study("vgg16_quarter", CRITERIA, (2.0, 3.0, 6.0, 9.0), (3.0, 9.0), seeds=1),
     "vit": Study("vit_cifar", {n: v for n, v in CRITERIA.items() if n != "bn_scale"}, seeds=1),
+    # Half of the 500 images calibrate, the other half judge.
+    "mobilenet": Study(
+        *("mobilenet", CRITERIA, (1.15, 1.3), (1.3,)), seeds=1, batch=8, samples=250, test=250
+    ),
     "fashion": Study("fashion", {GROUP: BY_COST, JC: {}, "l2": DATA_FREE["l2"]}),
 }
