@@ -268,10 +268,9 @@ class Tuned(NamedTuple):
         """Accuracy on the test images after tuning, seed by seed."""
         return [run["test"][-1] for run in self.ways[arm][1]]
 
-    def ahead(self, arm: str) -> list[float]:
-        """By how much a way is ahead of naive tuning, seed by seed."""
-        pairs = zip(self.after(arm), self.after("naive"), strict=True)
-        return [a - b for a, b in pairs]
+    def ahead(self, arm: str, base: str = "naive") -> list[float]:
+        """By how much a way is ahead of another, seed by seed."""
+        return [a - b for a, b in zip(self.after(arm), self.after(base), strict=True)]
 
 
 def tunings() -> list[Tuned]:
