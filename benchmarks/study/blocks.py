@@ -106,12 +106,14 @@ def criteria(name: str) -> str:
         return ""
     about = benchmark(f"study_{name}")
     whole = statistics.mean(cell["whole"] for cells in runs.values() for cell in cells)
-    seeds = max(map(len, runs.values()))
+    seeds = sorted(set(map(len, runs.values())))
+    words = "one seed" if seeds == [1] else f"{seeds[-1]} seeds"
+    if len(seeds) > 1:
+        words = f"up to {words}, {'one' if seeds[0] == 1 else seeds[0]} at least"
     protocol = (
         f"**{TITLES[name]}**, {whole:.1f}% whole on {about['test']:,} test images; N = "
         f"{about['rows']} rows of {about['batch']} images, p = {100 * about['step']:g}%, "
-        f"{'one seed' if seeds == 1 else f'up to {seeds} seeds, one where no deviation stands'} "
-        f"(`python -m benchmarks.study {name}`):"
+        f"{words} (`python -m benchmarks.study {name}`):"
     )
     pairs = [(s, "cut") for s in study.speedups] + [(s, "recalibrated") for s in study.refit]
     pairs = [pair for pair in pairs if any(values(cells, *pair) for cells in runs.values())]
