@@ -106,21 +106,18 @@ def criteria(name: str) -> str:
         return ""
     about = benchmark(f"study_{name}")
     whole = statistics.mean(cell["whole"] for cells in runs.values() for cell in cells)
-    seeds = sorted(set(map(len, runs.values())))
-    words = "one seed" if seeds == [1] else f"{seeds[-1]} seeds"
-    if len(seeds) > 1:
-        words = f"up to {words}, {'one' if seeds[0] == 1 else seeds[0]} at least"
     protocol = (
         f"**{TITLES[name]}**, {whole:.1f}% whole on {about['test']:,} test images; N = "
-        f"{about['rows']} rows of {about['batch']} images, p = {100 * about['step']:g}%, "
-        f"{words} (`python -m benchmarks.study {name}`):"
+        f"{about['rows']} rows of {about['batch']} images, p = {100 * about['step']:g}% "
+        f"(`python -m benchmarks.study {name}`):"
     )
     pairs = [(s, "cut") for s in study.speedups] + [(s, "recalibrated") for s in study.refit]
     pairs = [pair for pair in pairs if any(values(cells, *pair) for cells in runs.values())]
     heads = [f"{s:g}×" if which == "cut" else f"{s:g}×, {which}" for s, which in pairs]
     known = [v for v in study.variants if v in runs]
-    rows = [(v, [values(runs[v], *pair) for pair in pairs]) for v in known]
-    return f"{protocol}\n\n{table(['', *heads], _bold(rows))}"
+    bold = _bold([(v, [values(runs[v], *pair) for pair in pairs]) for v in known])
+    rows = [[variant, str(len(runs[variant])), *cells] for variant, *cells in bold]
+    return f"{protocol}\n\n{table(['', 'seeds', *heads], rows)}"
 
 
 def settings() -> str:
