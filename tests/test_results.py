@@ -12,7 +12,7 @@ from benchmarks import _harness
 from benchmarks._harness import spread
 from benchmarks.study import page, sources
 from benchmarks.study.detection import detection
-from benchmarks.study.tuning import best_rate, next_rate
+from benchmarks.study.tuning import ARMS, arms, best_rate, next_rate
 
 
 @pytest.mark.parametrize("path", page.PAGES, ids=lambda path: path.name)
@@ -69,6 +69,13 @@ def test_a_rate_is_chosen_by_validation_images_of_seed_0() -> None:
         "4x|EP|0.01|1": {"validation": [99.0, 99.0], "test": [99.0]},
     }
     assert best_rate(cells, 4.0, "EP") == 0.03
+
+
+def test_ways_are_compared_by_the_seeds_that_all_of_them_have() -> None:
+    known = {f"4x|{arm}|0.01|0": {"validation": [50.0]} for arm in ARMS}
+    cells = {f"4x|{arm}|0.01|{seed}": seed for arm in ("naive", "EP") for seed in range(3)}
+    del cells["4x|EP|0.01|1"]
+    assert arms(cells, 4.0, known) == {"naive": (0.01, [0, 2]), "EP": (0.01, [0, 2])}
 
 
 @pytest.mark.parametrize(

@@ -281,7 +281,7 @@ def tunings() -> list[Tuned]:
         )
         for speedup in speedups_of(known):
             ways = arms(cells, speedup, known)
-            if ways["naive"][1]:
+            if "naive" in ways:
                 shown.append(Tuned(TUNED[tuning.network], speedup, tuning.epochs, ways))
     return shown
 

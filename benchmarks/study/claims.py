@@ -78,8 +78,8 @@ def _criterion() -> list[list[str]]:
             "Interactions matter: JC is ahead of Taylor, which keeps the diagonal",
             "curves only",
             f"JC − Taylor: {ahead(PAPER, 'taylor')}; {_as_cut('taylor')}",
-            "reproduced on the digits, Fashion-MNIST, the VGG16 and the ResNet-56 of 88.6%; level on "
-            "the public ResNets and the ViT",
+            "reproduced on the digits, Fashion-MNIST, the VGG16 and the ResNet-56 of 88.6%; level "
+            "on the public ResNets and the ViT",
         ],
         [
             "JC is ahead of Hessian",
@@ -231,6 +231,7 @@ def tuned(arm: str, base: str) -> str:
     return ", ".join(
         f"{at.network} {spread(at.ahead(arm, base))} at {at.speedup:g}× after {at.epochs} epochs"
         for at in tunings()
+        if arm in at.ways and base in at.ways
     )
 
 

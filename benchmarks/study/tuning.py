@@ -116,14 +116,15 @@ def speedups_of(cells: Mapping[str, Any]) -> list[float]:
 
 
 def arms(
-    cells: Mapping[str, Any], speedup: float, chosen_by: Mapping[str, Any] | None = None
+    cells: Mapping[str, Any], speedup: float, chosen_by: Mapping[str, Any]
 ) -> dict[str, tuple[float, list[Any]]]:
     """Of each way its best rate, and its runs at that rate, of all seeds that each way has.
 
-    The rate is the best of these cells, or of those that it was `chosen_by`.
+    The rate is the best of the cells that it was `chosen_by`; ways without a run are left out.
     """
-    rates = {a: best_rate(cells if chosen_by is None else chosen_by, speedup, a) for a in ARMS}
+    rates = {arm: best_rate(chosen_by, speedup, arm) for arm in ARMS}
     keys = {arm: f"{speedup:g}x|{arm}|{rate:g}|" for arm, rate in rates.items()}
+    keys = {arm: key for arm, key in keys.items() if f"{key}0" in cells}
     seeds = sorted({key.rsplit("|", 1)[1] for key in cells}, key=int)
     shared = [seed for seed in seeds if all(key + seed in cells for key in keys.values())]
     return {arm: (rates[arm], [cells[key + seed] for seed in shared]) for arm, key in keys.items()}
