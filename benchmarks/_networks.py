@@ -25,6 +25,7 @@ from obc.models import (
     vit_small,
 )
 
+IMAGES = 2048  # of CIFAR-10, to calibrate with
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # ImageNet's
 
 
@@ -122,7 +123,7 @@ CIFAR: dict[str, tuple[Callable[[], nn.Module], str]] = {
 
 
 def network(
-    name: str, seed: int, folders: Folders, images: int = 2048, test: int = 2000
+    name: str, seed: int, folders: Folders, images: int = IMAGES, test: int = 2000
 ) -> tuple[nn.Module, Data]:
     """A trained network and its data, drawn by the seed; of CIFAR-10 so many images."""
     if name in CIFAR:

@@ -12,7 +12,7 @@ from benchmarks import _harness
 from benchmarks._harness import spread
 from benchmarks.study import page, sources
 from benchmarks.study.detection import detection
-from benchmarks.study.tuning import best_rate, next_rate
+from benchmarks.study.tuning import ARMS, arms, best_rate, next_rate
 
 
 @pytest.mark.parametrize("path", page.PAGES, ids=lambda path: path.name)
@@ -71,16 +71,24 @@ def test_a_rate_is_chosen_by_validation_images_of_seed_0() -> None:
     assert best_rate(cells, 4.0, "EP") == 0.03
 
 
+def test_ways_are_compared_by_the_seeds_that_all_of_them_have() -> None:
+    known = {f"4x|{arm}|0.01|0": {"validation": [50.0]} for arm in ARMS}
+    cells = {f"4x|{arm}|0.01|{seed}": seed for arm in ("naive", "EP") for seed in range(3)}
+    del cells["4x|EP|0.01|1"]
+    assert arms(cells, 4.0, known) == {"naive": (0.01, [0, 2]), "EP": (0.01, [0, 2])}
+
+
 @pytest.mark.parametrize(
     ("validation", "further"),
     [
-        ({}, 0.01),
-        ({0.01: 50.0, 0.03: 40.0}, 0.003),
-        ({0.01: 50.0, 0.03: 40.0, 0.003: 45.0}, None),
-        ({0.01: 50.0, 0.03: 60.0, 0.003: 45.0}, 0.1),
-        ({0.01: 50.0, 0.03: 60.0, 0.003: 45.0, 0.1: 70.0}, None),
-        ({0.01: 50.0, 0.03: 40.0, 0.003: 55.0}, 0.001),
-        ({0.01: 50.0, 0.03: 40.0, 0.003: 55.0, 0.001: 54.0}, None),
+        ({}, 0.001),
+        ({0.001: 50.0}, 0.0003),
+        ({0.001: 50.0, 0.0003: 40.0}, 0.003),
+        ({0.001: 50.0, 0.0003: 40.0, 0.003: 45.0}, None),
+        ({0.001: 50.0, 0.0003: 40.0, 0.003: 60.0}, 0.01),
+        ({0.001: 50.0, 0.0003: 55.0, 0.003: 45.0}, 0.0001),
+        ({0.001: 50.0, 0.0003: 55.0, 0.003: 45.0, 0.0001: 57.0}, None),
+        ({0.03: 50.0, 0.1: 60.0}, None),
     ],
 )
 def test_rates_are_tried_until_the_best_has_both_neighbours(

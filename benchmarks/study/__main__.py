@@ -17,10 +17,11 @@ from functools import lru_cache
 from pathlib import Path
 
 import torch
+from torch import nn
 
-from benchmarks._curves import accuracy, points
+from benchmarks._curves import Data, accuracy, points
 from benchmarks._harness import CONSOLE, Cells
-from benchmarks._networks import Folders, network
+from benchmarks._networks import IMAGES, Folders, network
 from benchmarks.study import tuning
 from benchmarks.study.studies import STUDIES, Study
 
@@ -31,7 +32,11 @@ def run(name: str, study: Study, folders: Folders, options: argparse.Namespace) 
     """All cells of a study that are not there yet, or not yet recalibrated."""
     names = ("network", "rows", "batch", "step", "samples", "speedups", "refit", "test")
     cells = Cells(f"study_{name}", {n: getattr(study, n) for n in names})
-    ready = lru_cache(1)(lambda seed: network(study.network, seed, folders, test=study.test))
+
+    @lru_cache(1)
+    def ready(seed: int, images: int) -> tuple[nn.Module, Data]:
+        return network(study.network, seed, folders, images, study.test)
+
     samples = 0 if options.cut else study.samples
     for variant, seed in study.keys(options.seeds):
         key = f"{variant}|{seed}"
@@ -39,8 +44,9 @@ def run(name: str, study: Study, folders: Folders, options: argparse.Namespace) 
         done = there is not None and (options.cut or "recalibrated" in str(there["points"]))
         if done or (options.only and variant not in options.only):
             continue
-        model, data = ready(seed)
         settings = {"rows": study.rows, "step": study.step, **study.variants[variant], "seed": seed}
+        # As many images as one step takes; the first of them are the same for all variants.
+        model, data = ready(seed, max(IMAGES, settings["rows"] * study.batch))
         resumed = False
         if options.scratch:  # a run that was planned before is not planned again
             settings["resume"] = options.scratch / f"{name} {key}"
@@ -58,7 +64,7 @@ def run(name: str, study: Study, folders: Folders, options: argparse.Namespace) 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", choices=[*STUDIES, *tuning.EPOCHS, "time", []])
+    parser.add_argument("names", nargs="*", choices=[*STUDIES, *tuning.TUNINGS, "time", []])
     parser.add_argument("--page", action="store_true", help="write docs/results.md")
     parser.add_argument("--seeds", type=int, help="instead of the study's own number")
     parser.add_argument("--cut", action="store_true", help="leave recalibration for later")
@@ -74,7 +80,7 @@ def main() -> None:
             from benchmarks.study import timing  # loads torch-pruning
 
             timing.run()
-        elif name in tuning.EPOCHS:
+        elif name in tuning.TUNINGS:
             tuning.run(name, folders, options.seeds, options.scratch)
         else:
             run(name, STUDIES[name], folders, options)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from benchmarks._harness import spread
 from benchmarks.study.sources import (
     Runs,
+    ablated,
     ahead_of_naive,
     benchmark,
     by_variant,
@@ -19,7 +20,7 @@ from benchmarks.study.sources import (
     values,
 )
 from benchmarks.study.studies import GROUP, JC, STUDIES
-from benchmarks.study.tuning import EPOCHS, arms, speedups_of
+from benchmarks.study.tuning import TUNINGS, arms, speedups_of
 
 # The paper's table 4: seconds of one evaluation of ResNet-56 on a TITAN Xp.
 PAPER_SECONDS = {
@@ -31,8 +32,10 @@ TITLES = {
     "resnet56": "ResNet-56 of 93.4%, CIFAR-10",
     "vgg16": "VGG16 of quarter width, CIFAR-10",
     "vit": "ViT of width 64 and four blocks, CIFAR-10",
+    "mobilenet": "MobileNetV2, ImageNet",
     "fashion": "ResNet-20 of width 8, Fashion-MNIST at 14 × 14",
 }
+TUNED = {"resnet20_padded": "ResNet-20", "vgg16_quarter": "VGG16 of quarter width"}
 RECALIBRATED = {
     "resnet56_padded": "ResNet-56 of 93.4%, CIFAR-10",
     "resnet56": "ResNet-56 of 88.6%, CIFAR-10",
@@ -103,19 +106,18 @@ def criteria(name: str) -> str:
         return ""
     about = benchmark(f"study_{name}")
     whole = statistics.mean(cell["whole"] for cells in runs.values() for cell in cells)
-    seeds = max(map(len, runs.values()))
     protocol = (
         f"**{TITLES[name]}**, {whole:.1f}% whole on {about['test']:,} test images; N = "
-        f"{about['rows']} rows of {about['batch']} images, p = {100 * about['step']:g}%, "
-        f"{'one seed' if seeds == 1 else f'up to {seeds} seeds, one where no deviation stands'} "
+        f"{about['rows']} rows of {about['batch']} images, p = {100 * about['step']:g}% "
         f"(`python -m benchmarks.study {name}`):"
     )
     pairs = [(s, "cut") for s in study.speedups] + [(s, "recalibrated") for s in study.refit]
     pairs = [pair for pair in pairs if any(values(cells, *pair) for cells in runs.values())]
     heads = [f"{s:g}×" if which == "cut" else f"{s:g}×, {which}" for s, which in pairs]
     known = [v for v in study.variants if v in runs]
-    rows = [(v, [values(runs[v], *pair) for pair in pairs]) for v in known]
-    return f"{protocol}\n\n{table(['', *heads], _bold(rows))}"
+    bold = _bold([(v, [values(runs[v], *pair) for pair in pairs]) for v in known])
+    rows = [[variant, str(len(runs[variant])), *cells] for variant, *cells in bold]
+    return f"{protocol}\n\n{table(['', 'seeds', *heads], rows)}"
 
 
 def settings() -> str:
@@ -145,16 +147,20 @@ def settings() -> str:
 
 
 def ablations() -> str:
-    """Each ablation of the study beside JC as printed with the same seed."""
-    runs, base = by_variant("ablations"), by_variant("resnet20").get(JC)
-    if not runs or not base:
+    """JC as printed and each ablation, and by how much that is ahead, seed by seed."""
+    pairs = ((2.0, "cut"), (4.0, "cut"), (4.0, "recalibrated"))
+    runs, rows = ablated(), []
+    if len(runs) < 2:
         return ""
-    shown = {"as printed": base[:1], **{variant: cells[:1] for variant, cells in runs.items()}}
-    rows = []
-    for variant, cells in shown.items():
-        cut = [values(cells, s, "cut") for s in (2.0, 4.0)]
-        rows.append((variant, [*cut, values(cells, 4.0, "recalibrated")]))
-    return table([TITLES["resnet20"], "2×", "4×", "4×, recalibrated"], _bold(rows))
+    bold = _bold([(v, [values(cells, *pair) for pair in pairs]) for v, cells in runs.items()])
+    for (variant, *at), cells in zip(bold, runs.values(), strict=True):
+        ahead = [
+            [a - b for a, b in zip(values(cells, *pair), values(runs[JC], *pair), strict=False)]
+            for pair in (pairs[0], pairs[2])
+        ]
+        rows.append([variant, *at, *(["", ""] if variant == JC else map(spread, ahead))])
+    heads = ["2×", "4×", "4×, recalibrated", f"2× − {JC}", f"4×, recalibrated − {JC}"]
+    return table([TITLES["resnet20"], *heads], rows)
 
 
 def recalibrated() -> str:
@@ -249,32 +255,51 @@ def equivalent() -> str:
     return table(["", "MACs ÷", *heads], rows)
 
 
-Ways = dict[str, tuple[float, list[Any]]]  # of each way of tuning its best rate, and its runs
+class Tuned(NamedTuple):
+    """One network at one speed-up: of each way of tuning its best rate, and a run for each seed."""
+
+    network: str
+    speedup: float
+    epochs: int
+    ways: dict[str, tuple[float, list[Any]]]
+
+    def after(self, arm: str) -> list[float]:
+        """Accuracy on the test images after tuning, seed by seed."""
+        return [run["test"][-1] for run in self.ways[arm][1]]
+
+    def ahead(self, arm: str, base: str = "naive") -> list[float]:
+        """By how much a way is ahead of another, seed by seed."""
+        return [a - b for a, b in zip(self.after(arm), self.after(base), strict=True)]
 
 
-def tunings() -> list[tuple[float, int, Ways]]:
-    """Speed-up, epochs and ways of all tunings of which each way was run at its best rate."""
-    short, shown = benchmark("study_tuning").get("cells", {}), []
-    for name in EPOCHS:
-        about = benchmark(f"study_{name}")
-        for speedup in speedups_of(short):
-            ways = arms(about.get("cells", {}), speedup, short)
-            if all(runs for _, runs in ways.values()):
-                shown.append((speedup, about["epochs"], ways))
+def tunings() -> list[Tuned]:
+    """All tunings of which each way was run at its best rate."""
+    shown = []
+    for name, tuning in TUNINGS.items():
+        cells, known = (
+            benchmark(f"study_{n}").get("cells", {}) for n in (name, tuning.rates or name)
+        )
+        for speedup in speedups_of(known):
+            ways = arms(cells, speedup, known)
+            if "naive" in ways:
+                shown.append(Tuned(TUNED[tuning.network], speedup, tuning.epochs, ways))
     return shown
 
 
 def tuning() -> str:
     """Each way at its best rate, before and after tuning, for a few epochs and for many."""
     parts = []
-    for speedup, epochs, ways in tunings():
-        rows, seeds = [], len(ways["naive"][1])
-        for arm, (rate, runs) in ways.items():
-            before, after = zip(*(run["test"] for run in runs), strict=True)
+    for at in tunings():
+        rows, seeds = [], len(at.after("naive"))
+        for arm, (rate, runs) in at.ways.items():
+            before = [run["test"][0] for run in runs]
             cpu = statistics.mean(run["CPU seconds"] for run in runs)
-            rows.append([arm, f"{rate:g}", spread(before), spread(after), f"{cpu:.0f}"])
-        words = f"MACs ÷ {speedup:g}, {seeds} seed{'s' if seeds > 1 else ''}, {epochs} epochs:"
-        parts += [words, table(["", "best rate", "before", "after", "tuning, CPU s"], rows)]
+            ahead = "" if arm == "naive" else spread(at.ahead(arm))
+            after = spread(at.after(arm))
+            rows.append([arm, f"{rate:g}", spread(before), after, ahead, f"{cpu:.0f}"])
+        words = f"{at.network}, MACs ÷ {at.speedup:g}, {at.epochs} epochs, {seeds} seed"
+        heads = ["best rate", "before", "after", "− naive", "tuning, CPU s"]
+        parts += [f"{words}{'s' if seeds > 1 else ''}:", table(["", *heads], rows)]
     return "\n\n".join(parts)
 
 

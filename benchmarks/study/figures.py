@@ -29,6 +29,7 @@ def draw(folder: Path) -> None:
         "resnet56": partial(removed, "resnet56"),
         "vgg16": partial(removed, "vgg16"),
         "vit": partial(removed, "vit"),
+        "mobilenet": partial(removed, "mobilenet"),
         "tuning": tuning,
     }
     with rc_context({"svg.hashsalt": "obc", "svg.fonttype": "none", "font.size": 8}):
@@ -133,12 +134,12 @@ def tuning() -> Figure | None:
     if not shown:
         return None
     figure, panels = _panels(len(shown), width=4.0 * len(shown))
-    for axes, (speedup, _, ways) in zip(panels, shown, strict=True):
-        for number, (arm, (rate, runs)) in enumerate(ways.items()):
+    for axes, at in zip(panels, shown, strict=True):
+        for number, (arm, (rate, runs)) in enumerate(at.ways.items()):
             epochs = list(zip(*(run["validation"] for run in runs), strict=True))
             x = [epoch + 0.04 * (number - 1.5) for epoch in range(len(epochs))]
             _bars(axes, x, epochs, label=f"{arm}, rate {rate:g}", color=f"C{number}", marker="o")
-        axes.set(title=f"ResNet-20, MACs ÷ {speedup:g}", xlabel="epochs")
+        axes.set(title=f"{at.network}, MACs ÷ {at.speedup:g}", xlabel="epochs")
         axes.set_ylabel("top-1 on validation images, %")
         axes.legend(fontsize=7)
     return figure

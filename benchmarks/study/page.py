@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks.study import blocks, claims, figures
+from benchmarks.study.defaults import defaults
 from benchmarks.study.detection import detection
 from benchmarks.study.language import language
 
@@ -26,6 +27,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "resnet56": partial(blocks.criteria, "resnet56"),
     "vgg16": partial(blocks.criteria, "vgg16"),
     "vit": partial(blocks.criteria, "vit"),
+    "mobilenet": partial(blocks.criteria, "mobilenet"),
     "settings": blocks.settings,
     "ablations": blocks.ablations,
     "recalibrated": blocks.recalibrated,
@@ -36,6 +38,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "tuning": blocks.tuning,
     "passes": blocks.passes,
     "seconds": blocks.seconds,
+    "defaults": defaults,
     "fashion": partial(blocks.criteria, "fashion"),
 }
 MARKED = re.compile(r"(<!-- study: ([\w-]+) -->\n).*?(<!-- end of study -->)", re.DOTALL)

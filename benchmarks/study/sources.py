@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks._harness import RESULTS
+from benchmarks.study.studies import ABLATIONS, JC
 
 Runs = dict[str, list[dict[str, Any]]]
 COMPARED = Path(__file__).parents[2] / "docs" / "compare"
@@ -21,11 +22,19 @@ def benchmark(name: str) -> dict[str, Any]:
 
 
 def by_variant(name: str) -> Runs:
-    """The cells of a study by variant, one for each seed."""
+    """The cells of a study by variant, in the order of their seeds."""
     runs: Runs = {}
-    for key, cell in benchmark(f"study_{name}").get("cells", {}).items():
-        runs.setdefault(key.rsplit("|", 1)[0], []).append(cell)
+    cells = benchmark(f"study_{name}").get("cells", {})
+    for key in sorted(cells, key=lambda key: int(key.rsplit("|", 1)[1])):
+        runs.setdefault(key.rsplit("|", 1)[0], []).append(cells[key])
     return runs
+
+
+def ablated() -> Runs:
+    """The ablations of the study, and first JC as printed with the same seeds."""
+    runs, printed = by_variant("ablations"), by_variant("resnet20").get(JC, [])
+    shared = printed[: max(map(len, runs.values()), default=0)]
+    return {JC: shared, **{variant: runs[variant] for variant in ABLATIONS if variant in runs}}
 
 
 def values(runs: Sequence[dict[str, Any]], speedup: float, which: str) -> list[float]:

@@ -11,18 +11,15 @@ GROUP = "group JC ÷ cost"
 JOINT = "redundancy ÷ cost"
 BY_COST: dict[str, Any] = {"block": "group", "rank": "score/cost"}
 
-# The paper's apple-to-apple comparison; what ranks by weights alone is the same for each seed.
-DATA_FREE: dict[str, dict[str, Any]] = {
-    name: {"criterion": name} for name in ("l1", "l2", "bn_scale", "fpgm", "whc")
-}
+# The paper's apple-to-apple comparison. A cut by weights alone is the same for each seed, but not
+# the images that it is recalibrated with.
 CRITERIA: dict[str, dict[str, Any]] = {
     GROUP: BY_COST,
     JOINT: {"criterion": "redundancy", "rank": "score/cost"},
     JC: {},
     "taylor": {"criterion": "taylor"},
     "hessian": {"criterion": "hessian"},
-    "random": {"criterion": "random"},
-    **DATA_FREE,
+    **{name: {"criterion": name} for name in ("random", "l1", "l2", "bn_scale", "fpgm", "whc")},
 }
 # Each differs in one thing from JC as printed with the protocol's rows and step.
 ABLATIONS: dict[str, dict[str, Any]] = {
@@ -39,6 +36,7 @@ ABLATIONS: dict[str, dict[str, Any]] = {
     "N = 5": {"rows": 5},
     "N = 20": {"rows": 20},
     "N = 50": {"rows": 50},
+    "N = 500": {"rows": 500},
     "group JC": {"block": "group"},
     "JC ÷ cost": {"rank": "score/cost"},
 }
@@ -49,8 +47,8 @@ class Study:
     """Variants of one network, each planned once to all speed-ups.
 
     `samples` are the images to recalibrate with, at the speed-ups `refit`; `rows` (N), `batch` and
-    `step` (p) are those of the planning, unless a variant has its own; `test` counts the images of
-    CIFAR-10 that it is judged by.
+    `step` (p) are those of the planning, unless a variant has its own; `test` counts the images
+    that it is judged by.
     """
 
     network: str
@@ -67,12 +65,7 @@ class Study:
     def keys(self, seeds: int | None = None) -> list[tuple[str, int]]:
         """All cells, seed by seed, so that a run that is cut short has all variants."""
         count = self.seeds if seeds is None else seeds
-        return [
-            (name, seed)
-            for seed in range(count)
-            for name in self.variants
-            if seed == 0 or name not in DATA_FREE
-        ]
+        return [(name, seed) for seed in range(count) for name in self.variants]
 
 
 STUDIES = {
@@ -81,5 +74,11 @@ STUDIES = {
     "resnet56": Study("resnet56_padded", CRITERIA),
     "vgg16": Study("vgg16_quarter", CRITERIA, (2.0, 3.0, 6.0, 9.0), (3.0, 9.0), seeds=1),
     "vit": Study("vit_cifar", {n: v for n, v in CRITERIA.items() if n != "bn_scale"}, seeds=1),
-    "fashion": Study("fashion", {GROUP: BY_COST, JC: {}, "l2": DATA_FREE["l2"]}),
+    # Half of the 500 images calibrate, the other half judge.
+    "mobilenet": Study(
+        *("mobilenet", CRITERIA, (1.15, 1.3), (1.3,)), seeds=1, batch=8, samples=250, test=250
+    ),
+    "fashion": Study(
+        "fashion", {name: CRITERIA[name] for name in (GROUP, JOINT, JC, "l2")}, test=2000
+    ),
 }

@@ -83,7 +83,10 @@ Shape = Annotated[
 ]
 Rows = Annotated[
     int | None,
-    typer.Option(help="N: batches for each scoring; 50, of images by the jacobian 10, of text 32."),
+    typer.Option(
+        help="N: batches for each scoring; 50, of images by the jacobian 10, of text 32, for "
+        "detectors 16."
+    ),
 ]
 Step = Annotated[
     float | None,

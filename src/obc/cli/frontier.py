@@ -48,7 +48,9 @@ def frontier(
     samples: Annotated[
         int | None,
         typer.Option(
-            "--recalibrate", min=0, help="Samples; 512, of text 32; 0 leaves the cut as it is."
+            "--recalibrate",
+            min=0,
+            help="Samples; 512, of text 64, for detectors 128; 0 leaves the cut as it is.",
         ),
     ] = None,
     ignore: Ignore = None,

@@ -104,7 +104,8 @@ def prune(
         typer.Option(
             "--recalibrate",
             min=1,
-            help="Samples from which what stays learns to take over; 512, of text 32.",
+            help="Samples from which what stays learns to take over; 512, of text 64, "
+            "for detectors 128.",
         ),
     ] = None,
     no_recalibrate: Annotated[
