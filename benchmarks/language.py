@@ -75,12 +75,12 @@ def steps() -> list[tuple[Cell, bool]]:
     cheap = [c for c in CELLS if c not in dear]
     fitted = [c for c in CELLS if c.way != "bias"]
     main = [c for c in fitted if c[:2] == WAYS[0]]
-    fitted.sort(key=lambda c: (c.draw, c.share not in BARS))
+    fitted.sort(key=lambda c: (c.draw, BARS.index(c.share) if c.share in BARS else len(BARS)))
     return [
         *((c, True) for c in main if goal(c)),
         *((c, True) for c in RAW),
         *((c, False) for c in cheap if c.draw == 0),
-        *((c, True) for c in main),
+        *((c, True) for c in main if c.draw == 0),
         *((c, False) for c in dear if c.draw == 0),
         *((c, True) for c in fitted if c.draw == 0 and c.share in BARS),
         *((c, False) for c in (*cheap, *dear)),
