@@ -90,9 +90,10 @@ def _tuned(cells: Cells) -> str:
 def _milliseconds(cells: Cells) -> str:
     """Of the ONNX files; the share is that of the turns they took, the median."""
     rows, worst = [], 0.0
+    measured = [c for c in CRITERIA if any(criterion == c for criterion, _ in cells)]
     for budget in BUDGETS:
         texts = []
-        for criterion in CRITERIA:
+        for criterion in measured:
             point = next((p for p in cells.get((criterion, budget), []) if "onnx ms" in p), None)
             texts.append("" if point is None else f"{point['onnx ms']:.1f} ({_share(point)})")
             worst = max(worst, point["onnx error"]) if point is not None else worst
@@ -104,7 +105,7 @@ def _milliseconds(cells: Cells) -> str:
     note = f" {refused} files were refused for differing more." if refused else ""
     return "\n\n".join(
         [
-            table(["ms in ONNX Runtime (share of the whole)", *CRITERIA], rows),
+            table(["ms in ONNX Runtime (share of the whole)", *measured], rows),
             f"One image, one thread, the processor's time, both files taking turns; the outputs of "
             f"file and model differ by {worst:.0e} at most.{note}",
         ]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import obc
-from obc.data.boxed import Boxed
+from obc.data.boxed import ABSENT, Boxed
 from obc.errors import ObcError
 from obc.models.suppression import Detections
 from obc.models.yolov7 import YOLOv7, yolov7, yolov7_tiny
@@ -283,3 +283,13 @@ def test_heads_of_ultralytics_that_put_out_more_than_boxes(name: str) -> None:
         return
     with pytest.raises(ObcError, match="ends in Detect or v10Detect, this model in Segment"):
         detector_of(model)
+
+
+def test_recalibration_is_judged_by_precision(task: Detection) -> None:
+    torch.manual_seed(0)
+    model = yolov7_tiny(2, width=0.125)
+    everything = list(task.images.test(4))
+    expected = Detection(task.images, task.images).evaluate(model)
+    assert task.judge(model, everything) == (expected.value, expected["map"])
+    nothing = [b._replace(labels=torch.full_like(b.labels, ABSENT)) for b in everything]
+    assert task.judge(model, nothing) == ()
