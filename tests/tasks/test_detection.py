@@ -86,8 +86,12 @@ def test_maps_that_say_what_is_there_have_full_precision(
     right = task.evaluate(model)
     assert right.value == pytest.approx(1.0) and right["map"] > 0.85
     assert set(task.per_class(model)) == {"disc", "ring"}
+    batch = batch_of(task, 8)
+    assert task.judge(model, [batch]) == (1.0, round(right["map"], 3))
+    nothing = batch._replace(labels=torch.full_like(batch.labels, ABSENT))
+    assert task.judge(model, [nothing]) == ()
     labels = 1  # the other class
-    assert task.evaluate(model).value < 0.2
+    assert task.evaluate(model).value < 0.2 and task.judge(model, [batch])[0] < 0.2
 
 
 def test_the_loss_falls_and_a_cut_keeps_the_class(task: Detection) -> None:
@@ -283,13 +287,3 @@ def test_heads_of_ultralytics_that_put_out_more_than_boxes(name: str) -> None:
         return
     with pytest.raises(ObcError, match="ends in Detect or v10Detect, this model in Segment"):
         detector_of(model)
-
-
-def test_recalibration_is_judged_by_precision(task: Detection) -> None:
-    torch.manual_seed(0)
-    model = yolov7_tiny(2, width=0.125)
-    everything = list(task.images.test(4))
-    expected = Detection(task.images, task.images).evaluate(model)
-    assert task.judge(model, everything) == (expected.value, expected["map"])
-    nothing = [b._replace(labels=torch.full_like(b.labels, ABSENT)) for b in everything]
-    assert task.judge(model, nothing) == ()

@@ -142,13 +142,14 @@ class Detection(Task):
         """mAP of both kinds on calibration batches, by which recalibration is kept or not.
 
         A detector's outputs are no measure of that: boxes in pixels outweigh all scores, and at
-        most places nothing is to be found.
+        most places nothing is to be found. Rounded as it is printed: what differs by less is level.
         """
         found, truth = self._compared(model, batches)
         if not any(len(labels) for _, labels in truth):
             return ()
         precision = average_precision(found, truth, len(self.images.classes))
-        return precision.at_half, precision.mean
+        figures = (precision.at_half, precision.mean)
+        return tuple(round(f, m.digits) for f, m in zip(figures, self.metrics, strict=True))
 
     def _compared(
         self, model: nn.Module, batches: Iterable[Boxed]
