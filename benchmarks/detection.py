@@ -33,14 +33,17 @@ from benchmarks._harness import CONSOLE, Cells, show
 from obc.disk import digest
 from obc.models import resolve as resolve_model
 from obc.planning.planner import by_blocks
+from obc.recalibration.recalibrate import call_by
 from obc.running import onnx
 from obc.running.timing import race, relative
 from obc.tasks import Detection, resolve
+from obc.tasks.recalibration import recalibrate_for
 from obc.tuning.recipe import Recipe
 
 RECIPES = Path(__file__).parent / "recipes"
 DEFAULT = "default"  # what `obc.prune` does: each group one block, ranked by score ÷ cost
-CRITERIA = (DEFAULT, "jacobian", "hessian", "l1", "random")
+REDUNDANCY = "redundancy"  # joint redundancy, ranked by score ÷ cost
+CRITERIA = (DEFAULT, "jacobian", "hessian", "l1", "random", REDUNDANCY)
 UNITS = {
     "channels": ("channels=80%", "channels=70%", "channels=60%", "channels=50%"),
     "macs": ("macs=1.5x", "macs=2x"),
@@ -118,7 +121,12 @@ def plans_for(
     model: nn.Module, task: Detection, criterion: str, unit: str, draw: int, options: Any
 ) -> list[obc.Plan]:
     settings: dict[str, Any] = {"rows": options.rows, "step": options.step, "seed": draw}
-    settings = by_blocks(settings) if criterion == DEFAULT else {**settings, "criterion": criterion}
+    if criterion == DEFAULT:
+        settings = by_blocks(settings)
+    else:
+        settings |= {"criterion": criterion}
+    if criterion == REDUNDANCY:
+        settings |= {"rank": "score/cost"}
     torch.manual_seed(draw)
     batches = task.calibration(8)
     return obc.plan(model, task.example(), batches, task.loss, target=list(UNITS[unit]), **settings)
@@ -168,16 +176,23 @@ def point(
     task = whole.task
     cut = obc.apply(copy.deepcopy(whole.model), plan)
     small, start = copy.deepcopy(cut), time.process_time()
-    obc.recalibrate(small, whole.model, batches, samples=options.samples, seed=draw)
+    sizes = {"samples": options.samples, "batch_size": 8}
+    account = recalibrate_for(task, small, whole.model, **sizes, seed=draw)
     seconds = time.process_time() - start
     cost = obc.cost(small, task.example())
     figures: dict[str, Any] = {
         "cut": task.evaluate(cut).named(),
         "recalibrated": task.evaluate(small).named(),
         "recalibration": seconds,
+        "judged": account.judged,
         "macs": cost.macs,
         "params": cost.params,
     }
+    if account.judged is not None and not account.kept:  # what the judge has taken back
+        fitted = copy.deepcopy(cut)
+        said = {"call": partial(call_by, task), "samples": options.samples, "seed": draw}
+        obc.recalibrate(fitted, whole.model, batches, **said)
+        figures["taken back"] = task.evaluate(fitted).named()
     if draw == 0:
         figures |= milliseconds(whole, small)
     if budget in TUNED and draw == 0:

@@ -90,9 +90,10 @@ def _tuned(cells: Cells) -> str:
 def _milliseconds(cells: Cells) -> str:
     """Of the ONNX files; the share is that of the turns they took, the median."""
     rows, worst = [], 0.0
+    measured = [c for c in CRITERIA if any(criterion == c for criterion, _ in cells)]
     for budget in BUDGETS:
         texts = []
-        for criterion in CRITERIA:
+        for criterion in measured:
             point = next((p for p in cells.get((criterion, budget), []) if "onnx ms" in p), None)
             texts.append("" if point is None else f"{point['onnx ms']:.1f} ({_share(point)})")
             worst = max(worst, point["onnx error"]) if point is not None else worst
@@ -104,7 +105,7 @@ def _milliseconds(cells: Cells) -> str:
     note = f" {refused} files were refused for differing more." if refused else ""
     return "\n\n".join(
         [
-            table(["ms in ONNX Runtime (share of the whole)", *CRITERIA], rows),
+            table(["ms in ONNX Runtime (share of the whole)", *measured], rows),
             f"One image, one thread, the processor's time, both files taking turns; the outputs of "
             f"file and model differ by {worst:.0e} at most.{note}",
         ]
@@ -148,12 +149,27 @@ def _hessian(cells: Cells) -> str:
 
 
 def _harm(cells: Cells) -> str:
-    """How often recalibration helped, by the stricter mAP, and the most it took away."""
-    pairs = [(p["cut"]["map"], p["recalibrated"]["map"]) for ps in cells.values() for p in ps]
+    """How often recalibration helped, by the stricter mAP, the most it took away, and the judge."""
+    points = [point for own in cells.values() for point in own]
+    pairs = [(p["cut"]["map"], p["recalibrated"]["map"]) for p in points]
     better = sum(after >= before for before, after in pairs)
     before, after = max(pairs, key=lambda pair: pair[0] - pair[1])
     worst = f"; the most it took away was {before:.3f} → {after:.3f}" if after < before else ""
     return (
         f"- Of {len(pairs)} cuts, recalibration left {better} as good or better in "
-        f"mAP@0.5:0.95{worst}."
+        f"mAP@0.5:0.95{worst}.{_taken_back(points)}"
+    )
+
+
+def _taken_back(points: list[dict[str, Any]]) -> str:
+    """What the judge kept from being changed, and what these fits would have led to."""
+    judged = sum(point.get("judged") is not None for point in points)
+    if not judged:
+        return ""
+    back = [(p["cut"]["map"], p["taken back"]["map"]) for p in points if "taken back" in p]
+    fits = "; ".join(f"{before:.3f} → {after:.3f}" for before, after in back)
+    which = f" ({fits} on test images)" if back else ""
+    return (
+        f" By mAP on training images that no fit has seen, {len(back) or 'none'} of {judged} "
+        f"was taken back{which}."
     )

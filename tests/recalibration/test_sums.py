@@ -91,5 +91,9 @@ def test_outputs_are_targets_where_sums_are_not_to_be() -> None:
 def test_a_language_model_asks_for_it() -> None:
     ids = torch.arange(64) % 7
     task = obc.tasks.Language(ids, ids, length=16, row=8)
-    assert said_by(task) == {"residual": True, "source": "sums"}
-    assert said_by(obc.tasks.Classification) == {"residual": None, "source": "pruned"}
+    assert said_by(task) == {"residual": True, "source": "sums", "judge": None}
+    assert said_by(obc.tasks.Classification) == {
+        "residual": None,
+        "source": "pruned",
+        "judge": None,
+    }

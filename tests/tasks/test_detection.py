@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import obc
-from obc.data.boxed import Boxed
+from obc.data.boxed import ABSENT, Boxed
 from obc.errors import ObcError
 from obc.models.suppression import Detections
 from obc.models.yolov7 import YOLOv7, yolov7, yolov7_tiny
@@ -86,8 +86,12 @@ def test_maps_that_say_what_is_there_have_full_precision(
     right = task.evaluate(model)
     assert right.value == pytest.approx(1.0) and right["map"] > 0.85
     assert set(task.per_class(model)) == {"disc", "ring"}
+    batch = batch_of(task, 8)
+    assert task.judge(model, [batch]) == (1.0, round(right["map"], 3))
+    nothing = batch._replace(labels=torch.full_like(batch.labels, ABSENT))
+    assert task.judge(model, [nothing]) == ()
     labels = 1  # the other class
-    assert task.evaluate(model).value < 0.2
+    assert task.evaluate(model).value < 0.2 and task.judge(model, [batch])[0] < 0.2
 
 
 def test_the_loss_falls_and_a_cut_keeps_the_class(task: Detection) -> None:

@@ -33,7 +33,8 @@ class Recalibration:
 
     `before` and `after` are the errors of the network's own outputs on held-out inputs, as shares
     of their variance; `residual` tells whether residual sums were the targets, `kept` whether the
-    model was changed at all.
+    model was changed at all. `judged` are the task's figures of the cut and of the fitted model on
+    samples that no fit has seen, if it has any.
     """
 
     fits: tuple[Fit, ...]
@@ -42,6 +43,7 @@ class Recalibration:
     residual: bool
     kept: bool
     samples: int
+    judged: tuple[tuple[float, ...], tuple[float, ...]] | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -61,6 +63,12 @@ class Recalibration:
     def summary(self) -> str:
         """In one line."""
         changed = sum(fit.kept for fit in self.fits)
+        if not self.kept and self.judged is not None:
+            cut, fitted = (", ".join(map(_number, figures)) for figures in self.judged)
+            return (
+                f"recalibration: the cut does better on samples that no fit has seen ({cut}, "
+                f"recalibrated {fitted}), the model is as it was"
+            )
         if not self.kept:
             return "recalibration: no better on held-out inputs, the model is as it was"
         return (

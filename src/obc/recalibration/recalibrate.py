@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, Literal
 
@@ -10,6 +10,7 @@ from torch import nn
 
 from obc.errors import ObcError
 from obc.recalibration.account import Recalibration
+from obc.recalibration.judging import Judge, judged, unseen
 from obc.recalibration.lockstep import Call
 from obc.recalibration.procedure import Procedure
 from obc.recalibration.rows import samples_in
@@ -29,6 +30,7 @@ def recalibrate(
     samples: int = 512,
     source: Literal["pruned", "original", "sums"] | None = None,
     residual: bool | None = None,
+    judge: Judge | None = None,
     example: Any = None,
     seed: int = 0,
 ) -> Recalibration:
@@ -43,7 +45,7 @@ def recalibrate(
     a ridge regression towards the weights as they are, solved in float64. The intercept goes into
     the bias, or off the running mean of the batch norm behind. One sample in eight is held out:
     it chooses ρ, and whether a fit is kept at all, layer by layer and for the whole network.
-    Labels are not needed. If anything fails, the model is as it was.
+    Labels are not needed, unless a `judge` reads them. If anything fails, the model is as it was.
 
     Args:
         pruned: What `obc.apply` or `obc.load` returned; it remembers its plan.
@@ -59,6 +61,10 @@ def recalibrate(
             By default, the task says, or it is "pruned".
         residual: Whether the last layer of a residual branch is to make up for what the shortcut
             lost, too; by default, the task says, or held-out inputs decide between both.
+        judge: `judge(model, batches)` gives figures of which more is better, such as precisions:
+            the fit is taken back where all of them are lower than the cut's on samples that no
+            fit has seen, as many again as `samples`, or those held out where there are no more.
+            By default, the task's own; without any, the outputs alone decide.
         example: Traces the original, in place of the one that the plan keeps.
         seed: Chooses the positions at which layers are compared.
 
@@ -78,7 +84,7 @@ def recalibrate(
     if isinstance(batches, Calibrating):
         said = said_by(batches)
         residual = said["residual"] if residual is None else residual
-        source = source or said["source"]
+        source, judge = source or said["source"], judge or said["judge"]
         call, batches = call or partial(call_by, batches), batches.calibration()
     check_batches(batches)
     check_whole("samples", samples, 1)
@@ -87,17 +93,26 @@ def recalibrate(
         check_function("call", call)
     if residual is not None:
         check_flag("residual", residual)
-    chosen = _enough(batches, samples)
+    if judge is not None:
+        check_function("judge", judge)
+    stream = iter(batches)
+    chosen = _enough(stream, samples)
+    if not chosen:
+        raise ObcError("there are no batches to recalibrate with")
     named = partial(_named, call or call_with)
     procedure = Procedure(pruned, original, chosen, named, example, seed)
-    return procedure.run(source or "pruned", residual)
+    fit = partial(procedure.run, source or "pruned", residual)
+    if judge is None:
+        return fit()
+    return judged(pruned, fit, judge, unseen(chosen, _enough(stream, samples)))
 
 
 def said_by(task: object) -> dict[str, Any]:
-    """How a task has its models recalibrated, if it says so: `residual` and `source`."""
+    """How a task has its models recalibrated, if it says so: `residual`, `source` and `judge`."""
     return {
         "residual": getattr(task, "residual", None),
         "source": getattr(task, "fitted_on", None),
+        "judge": getattr(task, "judge", None),
     }
 
 
@@ -124,14 +139,12 @@ def call_by(task: Calibrating, model: nn.Module, batch: Any) -> Any:
     return model(*args, **kwargs)
 
 
-def _enough(batches: Iterable[Any], samples: int) -> list[Any]:
-    """The first batches, until there are enough samples."""
+def _enough(batches: Iterator[Any], samples: int) -> list[Any]:
+    """The next batches, until there are enough samples."""
     chosen, count = [], 0
     for batch in batches:
         chosen.append(batch)
         count += samples_in(batch)
         if count >= samples:
             break
-    if not chosen:
-        raise ObcError("there are no batches to recalibrate with")
     return chosen

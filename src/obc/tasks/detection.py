@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -130,18 +130,38 @@ class Detection(Task):
         self, model: nn.Module, split: Split = "test", group: Group | None = None
     ) -> Precision:
         """AP of all classes together and of each."""
-        self._check(model)
         rank, world = (group.rank, group.count) if group is not None else (0, 1)
-        found: list[Detections] = []
-        truth: list[Objects] = []
         batches = self._source("test").test(_BATCH, rank=rank, world=world, half=HALVES[split])
-        for batch in batches:
-            found += [Detections(*(t.cpu() for t in d)) for d in self.found(model, batch.images)]
-            truth += batch.objects()
+        found, truth = self._compared(model, batches)
         if group is not None:
             found = [Detections(*_parted(rows)) for rows in _everyones(group, found)]
             truth = [(boxes, labels) for boxes, labels in map(_parted, _everyones(group, truth))]
         return average_precision(found, truth, len(self.images.classes))
+
+    def judge(self, model: nn.Module, batches: Iterable[Boxed]) -> tuple[float, ...]:
+        """mAP of both kinds on calibration batches, by which recalibration is kept or not.
+
+        A detector's outputs are no measure of that: boxes in pixels outweigh all scores, and at
+        most places nothing is to be found. Rounded as it is printed: what differs by less is level.
+        """
+        found, truth = self._compared(model, batches)
+        if not any(len(labels) for _, labels in truth):
+            return ()
+        precision = average_precision(found, truth, len(self.images.classes))
+        figures = (precision.at_half, precision.mean)
+        return tuple(round(f, m.digits) for f, m in zip(figures, self.metrics, strict=True))
+
+    def _compared(
+        self, model: nn.Module, batches: Iterable[Boxed]
+    ) -> tuple[list[Detections], list[Objects]]:
+        """What a detector finds in each image, and what is there."""
+        self._check(model)
+        found: list[Detections] = []
+        truth: list[Objects] = []
+        for batch in batches:
+            found += [Detections(*(t.cpu() for t in d)) for d in self.found(model, batch.images)]
+            truth += batch.objects()
+        return found, truth
 
     def changed(self, **options: Any) -> Task:
         """None of a recipe's options, which are those of classification."""

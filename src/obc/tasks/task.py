@@ -13,7 +13,8 @@
 
 Any object with these serves. `Task` itself has all of them but `loss`, for data of any kind, so
 that a task of your own is that one method and, where the mean loss is not what you judge by,
-`metrics`, `outcomes` and `summary`.
+`metrics`, `outcomes` and `summary`. A task whose outputs say little about what it measures, as a
+detector's, can have a `judge(model, batches)`, as `obc.recalibrate` wants it.
 """
 
 from __future__ import annotations
