@@ -42,10 +42,7 @@ BARS = (0.2, 0.3)  # shares of which a goal is set, evaluated on more windows
 
 
 class Cell(NamedTuple):
-    """One cut of the model; `way` is how: free widths, uniform ones, or with FLAP's bias.
-
-    "raw" is the cut of "free", recalibrated on text that has its rare words.
-    """
+    """One cut of the model; `way` is how: free widths, uniform ones, or with FLAP's bias."""
 
     criterion: str
     way: str
@@ -62,11 +59,10 @@ WAYS = (
 )
 SHARES = (0.3, 0.2, 0.1, 0.05, 0.15, 0.25)
 CELLS = [Cell(name, way, draw, share) for draw in (0, 1) for name, way in WAYS for share in SHARES]
-RAW = [Cell("jacobian", "raw", draw, share) for share in BARS[::-1] for draw in (0, 1)]
 
 
 def goal(cell: Cell) -> bool:
-    return cell in RAW or (cell[:2] == WAYS[0] and cell.share in BARS)
+    return cell[:2] == WAYS[0] and cell.share in BARS
 
 
 def steps() -> list[tuple[Cell, bool]]:
@@ -78,7 +74,6 @@ def steps() -> list[tuple[Cell, bool]]:
     fitted.sort(key=lambda c: (c.draw, BARS.index(c.share) if c.share in BARS else len(BARS)))
     return [
         *((c, True) for c in main if goal(c)),
-        *((c, True) for c in RAW),
         *((c, False) for c in cheap if c.draw == 0),
         *((c, True) for c in main if c.draw == 0),
         *((c, False) for c in dear if c.draw == 0),
@@ -157,10 +152,8 @@ class Study:
             Language(train, test, tokenizer=tokenizer, windows=windows, **texts)
             for windows in (options.windows, options.more)
         )
-        # WikiText's valid text has it in place of rare words, its test text does not. Of that, the
-        # last third is never evaluated on: as far as fits may see it, it tells what that costs.
+        # WikiText's valid text has it in place of rare words, its test text does not.
         self.clean = Language(train.replace(" <unk>", ""), test, tokenizer=tokenizer)
-        self.raw = Language(test[len(test) * 2 // 3 :], test, tokenizer=tokenizer)
         tale = read_text(options.tale)[-TAIL:]
         self.tale = Language(
             tale,
@@ -257,9 +250,8 @@ class Study:
         if fit:
             start, samples = time.process_time(), options.samples
             samples += samples // 2 if goal(cell) else 0
-            text = self.raw if cell.way == "raw" else self.clean
             account = recalibrate_for(
-                text, small, self.model, samples=samples, batch_size=1, seed=cell.draw
+                self.clean, small, self.model, samples=samples, batch_size=1, seed=cell.draw
             )
             point["recalibration"] = time.process_time() - start
             point["rows"] = f"{samples} of {self.length} tokens"

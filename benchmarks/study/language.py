@@ -8,12 +8,7 @@ from benchmarks.study.sources import benchmark, table
 
 SHARES = ("5%", "10%", "15%", "20%", "25%", "30%")
 GOALS = {"20%": 0.75, "30%": 0.6}  # of the excess, recalibrated ÷ cut
-WAYS = {
-    "free": "",
-    "uniform": ", one width over layers",
-    "bias": ", FLAP's bias",
-    "raw": ", fitted on raw text",
-}
+WAYS = {"free": "", "uniform": ", one width over layers", "bias": ", FLAP's bias"}
 
 
 def language() -> str:
@@ -37,8 +32,7 @@ def language() -> str:
             f"The whole model: {whole['perplexity']:.2f}, and {whole['tale']:.2f} on Moby Dick's "
             "tail, here in brackets.",
             "",
-            *(_goal(share, "free", cells, whole) for share in GOALS),
-            *(_goal(share, "raw", cells, whole) for share in GOALS),
+            *(_goal(share, cells, whole) for share in GOALS),
             "",
             "Tokens per second are not shown: other jobs took the cores meanwhile, now more, now "
             "less.",
@@ -65,13 +59,12 @@ def _rows(points: dict[str, Any]) -> str:
     return f" Rows to recalibrate on: {' or '.join(told)}." if told else ""
 
 
-def _goal(share: str, way: str, cells: dict[Any, Any], whole: dict[str, Any]) -> str:
+def _goal(share: str, cells: dict[Any, Any], whole: dict[str, Any]) -> str:
     """What is left of the excess log-perplexity after recalibration, and what was to be left."""
-    drawn = [p for key, p in cells.items() if key[:2] == ("jacobian", way) and key[3] == share]
+    drawn = [p for key, p in cells.items() if key[:2] == ("jacobian", "free") and key[3] == share]
     points = [p for p in drawn if "more" in p.get("recalibrated", ())]
-    title = f"{share}{WAYS[way]}"
     if not points:
-        return f"- {title}: not measured; the goal is {GOALS[share]}."
+        return f"- {share}: not measured; the goal is {GOALS[share]}."
     told = []
     for point in points:
         cut, fitted = (point[state]["more"] - whole["more"] for state in ("cut", "recalibrated"))
@@ -79,6 +72,6 @@ def _goal(share: str, way: str, cells: dict[Any, Any], whole: dict[str, Any]) ->
         told.append(f"{cut:.3f} as cut and {fitted:.3f} recalibrated, {fitted / cut:.2f} ({kept})")
     seconds = " and ".join(f"{p['recalibration']:.0f} of {p['seconds']:.0f}" for p in points)
     return (
-        f"- {title}: JC adds to the log-perplexity, draw by draw, {'; '.join(told)}. The goal is "
+        f"- {share}: JC adds to the log-perplexity, draw by draw, {'; '.join(told)}. The goal is "
         f"at most {GOALS[share]} of it. Recalibration took {seconds} CPU seconds."
     )
