@@ -158,18 +158,6 @@ def test_a_site_that_only_groups_read_keeps_the_scores_of_jc() -> None:
     assert ours and all(torch.equal(ours[n], jacobian[n]) for n in ours)
 
 
-@pytest.mark.parametrize(("rows", "known"), [(8, False), (9, True)])
-def test_a_layer_that_read_too_few_rows_says_nothing(rows: int, known: bool) -> None:
-    torch.manual_seed(0)
-    net = nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 3))
-    batches = [torch.randn(rows, 5)]
-    sites = obc.trace(net, batches[0][:1])
-    loss = lambda m, x: m(x).square().mean()  # noqa: E731
-    ours = obc.score(net, sites, batches, loss, "redundancy")["0"]
-    jacobian = obc.score(net, sites, batches, loss, "jacobian", block="group")["0"]
-    assert torch.equal(ours, jacobian) is not known
-
-
 def test_several_go_at_a_time_where_many_are_to_go(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     x = correlated(12)

@@ -72,30 +72,20 @@ class Reading:
         return hook
 
     def places(self, group: Group) -> dict[str, list[Place]]:
-        """Of each site the layers that read it, with covariances over all processes.
-
-        A layer that read no more rows than it has inputs is left out: its covariance is singular,
-        and the inputs that stay would seem to make up for any that go.
-        """
+        """Of each site the layers that read it, with covariances over all processes."""
         readers: dict[str, Reader] = {}
         for part in (p for of_site in self._parts.values() for p in of_site):
             if part.layer not in readers:
                 count, first, second = (group.summed(value) for value in self._sums[part.layer])
-                if count <= len(first):
-                    continue
-                mean = first / count
+                mean = first / count.clamp(min=1)
                 weight = self._weight(part).movedim(part.members[0].dim, 0).flatten(1)
-                covariance = second / count - torch.outer(mean, mean)
+                covariance = second / count.clamp(min=1) - torch.outer(mean, mean)
                 readers[part.layer] = Reader(weight, covariance)
-        places = {
-            site: [
-                (readers[p.layer], p.members[0].index.to(self._weight(p).device))
-                for p in parts
-                if p.layer in readers
-            ]
+        return {
+            site: [(readers[p.layer], p.members[0].index.to(self._weight(p).device)) for p in parts]
             for site, parts in self._parts.items()
+            if parts
         }
-        return {site: read for site, read in places.items() if read}
 
 
 def readable(part: Part, model: nn.Module, wiring: Wiring) -> bool:

@@ -21,8 +21,7 @@ class Redundancy(Jacobian):
     so of two channels that stand in for each other only one is cheap. How sites compare is told by
     the criterion that sees the loss: removing each channel of a site alone costs, in sum, what JC
     with the group as one block says. A site whose readers can't be looked at (weights that are
-    shared, grouped, or wider than 4,096, or have read no more rows than they have inputs) keeps
-    JC's scores.
+    shared, grouped, or wider than 4,096) keeps JC's scores.
 
     Made for cuts that recalibration follows. The order is that of a whole cut, so a planning run
     scores once, not in every step.
