@@ -29,7 +29,6 @@ def draw(folder: Path) -> None:
         "resnet56": partial(removed, "resnet56"),
         "vgg16": partial(removed, "vgg16"),
         "vit": partial(removed, "vit"),
-        "mobilenet": partial(removed, "mobilenet"),
         "tuning": tuning,
     }
     with rc_context({"svg.hashsalt": "obc", "svg.fonttype": "none", "font.size": 8}):
