@@ -116,3 +116,8 @@ def test_the_goal_of_detectors_is_either_of_two(
     assert f"| jacobian |  |  |  | {cut:.3f} → {recalibrated:.3f} |  |  |" in text
     assert "cut, at 0 of 1 budgets" in text  # level is not ahead
     assert "recalibration left 0 as good or better" in text and "0.100 → 0.000" in text
+    assert "taken back" not in text  # nothing was judged
+    judged = {**stages, "judged": [[0.9, 0.6], [0.8, 0.5]], "taken back": {"map50": 0.1, "map": 0}}
+    cells["jacobian|0|channels=50%"] = judged
+    (tmp_path / "detection_yolo11n.json").write_text(json.dumps({**protocol, "cells": cells}))
+    assert "1 of 1 fits was taken back (0.100 → 0.000 on test images)" in detection()

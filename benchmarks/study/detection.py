@@ -9,7 +9,11 @@ from benchmarks._harness import spread
 from benchmarks.detection import CRITERIA, UNITS
 from benchmarks.study.sources import benchmark, table
 
-NETWORKS = {"yolov7_tiny": "YOLOv7-tiny of half its width", "yolo11n": "YOLO11n of ultralytics"}
+NETWORKS = {
+    "yolov7_tiny": "YOLOv7-tiny of half its width",
+    "yolo11n": "YOLO11n of ultralytics",
+    "yolo11n_first": "The same YOLO11n, an earlier training; recalibration was not judged yet",
+}
 BUDGETS = tuple(budget for budgets in UNITS.values() for budget in budgets)
 SHOWN = (("map50", "mAP@0.5"), ("map", "mAP@0.5:0.95"))
 STAGES = ("cut", "recalibrated")
@@ -170,6 +174,6 @@ def _taken_back(points: list[dict[str, Any]]) -> str:
     fits = "; ".join(f"{before:.3f} → {after:.3f}" for before, after in back)
     which = f" ({fits} on test images)" if back else ""
     return (
-        f" By mAP on training images that no fit has seen, {len(back) or 'none'} of {judged} "
+        f" By mAP on training images that no fit has seen, {len(back) or 'none'} of {judged} fits "
         f"was taken back{which}."
     )
