@@ -42,8 +42,8 @@ def summary() -> str:
             "ResNet-56 of 93.4% on CIFAR-10, from 512 images without labels, and no tuning. "
             f"Channels chosen for it, by joint redundancy, less group JC ÷ cost: {joint()}.",
             "- **Does EP ever win at equal time?** Not on CIFAR-10: EP − naive, each at its own "
-            f"best rate, {tuned('EP', 'naive')} (one seed). On the digits it learns faster, as "
-            "naive tuning at three times the rate does. What pays is to start from a recalibrated "
+            f"best rate, {tuned('EP', 'naive')} (one seed where no ± stands). On the digits it "
+            "learns faster, as naive tuning at three times the rate does. What pays is to start from a recalibrated "
             f"network; − naive: {tuned('recalibrated', 'naive')}.",
             "- **What was not repeated**: sparse learning, a hundred epochs of tuning, CIFAR-100, "
             "ImageNet. The "
