@@ -43,8 +43,8 @@ def summary() -> str:
             f"Channels chosen for it, by joint redundancy, less group JC ÷ cost: {joint()}.",
             "- **Does EP ever win at equal time?** Not on CIFAR-10: EP − naive, each at its own "
             f"best rate, {tuned('EP', 'naive')} (one seed where no ± stands). On the digits it "
-            "learns faster, as naive tuning at three times the rate does. What pays is to start from a recalibrated "
-            f"network; − naive: {tuned('recalibrated', 'naive')}.",
+            "learns faster, as naive tuning at three times the rate does. What pays is to start "
+            f"from a recalibrated network; − naive: {tuned('recalibrated', 'naive')}.",
             "- **What was not repeated**: sparse learning, a hundred epochs of tuning, CIFAR-100, "
             "ImageNet. The "
             "table of claims says what that leaves open.",
