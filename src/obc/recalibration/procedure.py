@@ -17,6 +17,7 @@ from obc.recalibration.draft import Draft, Written, commit
 from obc.recalibration.fitting import Fitting, Pair, name_of
 from obc.recalibration.forms import Scaling
 from obc.recalibration.lockstep import Call, Run, Stop, Watch, running, twin
+from obc.recalibration.logits import Following, candidates
 from obc.recalibration.operators import Key, Parameters, called
 from obc.recalibration.origins import Origins
 from obc.recalibration.outcome import Outcome, held_batch, held_outputs
@@ -125,6 +126,12 @@ class Procedure:
         with recording:
             outputs = self._call(model, self._batches[self._first.number])
         recording.finish()
+        keys = candidates(recording.nodes)
+        if keys:
+            with (following := Following(Parameters(model, names), keys)):
+                self._call(model, self._batches[self._first.number])
+            for key in following.logits:
+                recording.readers[key].logits = True
         return recording, outputs
 
     def _outputs(self, first: list[Tensor]) -> dict[int, list[Tensor]]:
@@ -184,9 +191,10 @@ class Procedure:
             other = whole.readers[key]
             routed = reader.routed or other.routed
             normed = reader.normed and other.normed and reader.norm is None
+            logits = reader.logits and other.logits
             layers.append(
                 Layer(
-                    replace(reader, norm=norm, routed=routed, normed=normed),
+                    replace(reader, norm=norm, routed=routed, normed=normed, logits=logits),
                     alignment,
                     tensors[key[0]],
                     tensors[bias.name] if bias is not None else None,

@@ -71,7 +71,7 @@ class Reader:
     alone reads its output, `shortcut` the moment at which the tensor
     was made that its output, behind that norm, is added to; `normed` tells that a norm of each
     position reads that sum; `routed` tells that the rows it reads were picked by values that the
-    network computed, as those of an expert.
+    network computed, as those of an expert; `logits` tells that only a sigmoid reads its output.
     """
 
     key: Key
@@ -83,6 +83,7 @@ class Reader:
     shortcut: Moment | None = None
     normed: bool = False
     routed: bool = False
+    logits: bool = False
 
 
 class Counting(TorchDispatchMode):

@@ -194,7 +194,7 @@ def choose(
         None, None, float((held.rr * weights).sum()),
     )  # fmt: skip
     if scale.shape[1] > _SUMS and len(ridges) > 1:
-        ridges = [_lowest(ridges, _error_of_sums(fit, held, intercept, scale))]
+        ridges = [lowest(ridges, _error_of_sums(fit, held, intercept, scale))]
 
     def error(ridge: float) -> float:
         nonlocal best
@@ -206,18 +206,18 @@ def choose(
             best = (change, ridge, error)
         return error
 
-    _lowest(ridges, error)
+    lowest(ridges, error)
     return best
 
 
-def _lowest(ridges: Sequence[float], error: Callable[[float], float]) -> float:
+def lowest(ridges: Sequence[float], error: Callable[[float], float]) -> float:
     """The ridge of the lowest error, by a walk from 0.1 upwards or downwards.
 
     A stronger ridge fits less and holds better, so the error falls and then rises: the walk ends
     where it rises.
 
     >>> asked = []
-    >>> _lowest(RIDGES, lambda ridge: asked.append(ridge) or abs(ridge - 1e-3))
+    >>> lowest(RIDGES, lambda ridge: asked.append(ridge) or abs(ridge - 1e-3))
     0.001
     >>> asked
     [0.1, 0.3, 0.01, 0.001, 0.0001]

@@ -14,7 +14,7 @@ from obc.errors import ObcError
 
 HELD = 8  # one part in so many is held out
 _FEW = 32  # with fewer samples than this, a part of each is held out instead of whole ones
-_ROWS = 16384
+ROWS = 16384
 
 
 @dataclass(frozen=True)
@@ -26,9 +26,9 @@ class Portion:
     before: int
     total: int
 
-    def draw(self, positions: int, width: int, seed: int) -> Tensor:
-        """This batch's share of max(16384, 8 width) random positions, in order."""
-        share = -(-max(_ROWS, 8 * width) * self.samples // self.total)
+    def draw(self, positions: int, width: int, seed: int, rows: int = ROWS) -> Tensor:
+        """This batch's share of max(rows, 8 width) random positions, in order."""
+        share = -(-max(rows, 8 * width) * self.samples // self.total)
         if share >= positions:
             return torch.arange(positions)
         generator = torch.Generator().manual_seed(seed * 1_000_003 + self.number)
