@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 from benchmarks import _harness
+from benchmarks._curves import Data
 from benchmarks._harness import spread
-from benchmarks.study import page, sources
+from benchmarks._networks import Folders
+from benchmarks.study import claims, page, sources, tuned, tuning
 from benchmarks.study.detection import detection
-from benchmarks.study.tuning import ARMS, arms, best_rate, next_rate
+from benchmarks.study.tuning import ARMS, TUNINGS, arms, best_rate, chosen_at, next_rate
+from obc.models import resnet20
 
 
 @pytest.mark.parametrize("path", page.PAGES, ids=lambda path: path.name)
@@ -72,10 +78,11 @@ def test_a_rate_is_chosen_by_validation_images_of_seed_0() -> None:
 
 
 def test_ways_are_compared_by_the_seeds_that_all_of_them_have() -> None:
-    known = {f"4x|{arm}|0.01|0": {"validation": [50.0]} for arm in ARMS}
     cells = {f"4x|{arm}|0.01|{seed}": seed for arm in ("naive", "EP") for seed in range(3)}
     del cells["4x|EP|0.01|1"]
-    assert arms(cells, 4.0, known) == {"naive": (0.01, [0, 2]), "EP": (0.01, [0, 2])}
+    both = (0.01, {0: 0, 2: 2})
+    rates = dict.fromkeys(ARMS, 0.01)
+    assert arms(cells, 4.0, rates) == {"naive": both, "EP": both}
 
 
 @pytest.mark.parametrize(
@@ -96,6 +103,109 @@ def test_rates_are_tried_until_the_best_has_both_neighbours(
 ) -> None:
     cells = {f"4x|EP|{rate:g}|0": {"validation": [v]} for rate, v in validation.items()}
     assert next_rate(cells, 4.0, "EP") == further
+
+
+def searched(*speedups: float) -> dict[str, Any]:
+    """Cells of a search that ended at 0.01 for each way."""
+    return {
+        f"{s:g}x|{arm}|{rate:g}|0": {"validation": [v], "test": [10.0, v], "CPU seconds": 1.0}
+        for s in speedups
+        for arm in ARMS
+        for rate, v in ((0.003, 40.0), (0.01, 50.0), (0.03, 45.0))
+    }
+
+
+def test_a_tuning_takes_rates_of_another_at_the_nearest_speed_up() -> None:
+    known, borrowing = searched(2.5, 4.0), TUNINGS["tuning_resnet56"]
+    assert [chosen_at(borrowing, s, known) for s in borrowing.speedups] == [2.5, 4.0]
+    assert chosen_at(TUNINGS["tuning"], 4.0, known) == 4.0
+    assert chosen_at(TUNINGS["tuning"], 8.0, known) is None  # its own, or none
+    del known["2.5x|EP|0.03|0"]  # a search that has not ended says nothing
+    assert [chosen_at(borrowing, s, known) for s in borrowing.speedups] == [4.0, 4.0]
+    assert chosen_at(borrowing, 2.1, {}) is None
+
+
+@pytest.fixture
+def cells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Writes cells of a tuning beside copies of the other results."""
+    folder = shutil.copytree(sources.RESULTS, tmp_path / "results")
+    for name in TUNINGS:
+        (folder / f"study_{name}.json").unlink(missing_ok=True)
+    monkeypatch.setattr(sources, "RESULTS", folder)
+
+    def write(name: str, results: dict[str, Any]) -> None:
+        (folder / f"study_{name}.json").write_text(json.dumps({"cells": results}))
+
+    write("tuning", searched(2.5, 4.0))
+    return write
+
+
+def run_to(after: float, *whole: float) -> dict[str, Any]:
+    seconds = {"CPU seconds": 1.0, "CPU seconds before": {"sparse learning": 70.0}}
+    return {"whole": whole, "validation": [10.0, after], "test": [10.0, after], **seconds}
+
+
+@pytest.mark.parametrize(
+    ("after", "side"), [(91.0, "1.5 points below"), (93.0, "0.5 points above")]
+)
+def test_the_claim_on_resnet56_speaks_of_what_was_run(cells: Any, after: float, side: str) -> None:
+    assert "| not run | out of reach here |" in claims.claims()
+    cells("tuning_resnet56", {"8x|naive|0.01|0": run_to(60.0, 92.5)})
+    assert "| not run | out of reach here |" in claims.claims()  # that is not 2.1x
+    runs = {"2.1x|naive|0.01|0": run_to(80.0, 92.5), "2.1x|EP|0.01|0": run_to(after, 92.5)}
+    cells("tuning_resnet56", runs)
+    text = claims.claims()
+    assert "| not run |" not in text
+    assert f"92.5 → naive 80.0, EP {after} | the best way, EP, ends {side}" in text
+    assert "best for ResNet-20 at 2.5×: none was chosen on this network" in tuned.tables()
+
+
+def test_sparse_learning_is_missing_until_it_was_run(cells: Any) -> None:
+    assert "not repeated**: sparse learning, a hundred" in claims.summary()
+    assert "Sparse learning" not in claims.summary() + tuned.tables()
+    first = {f"4x|naive|0.01|{seed}": run_to(60.0 + seed, 91.0, 90.0) for seed in range(3)}
+    cells("tuning_sparse", first)
+    assert "not repeated**: a hundred" in claims.summary()
+    assert "Sparse learning first?" not in claims.summary()  # nothing to hold it against
+    assert "70 CPU s, and the whole network from 91.0 ± 0.0 to 90.0 ± 0.0%" in tuned.tables()
+    alone = {f"4x|naive|0.01|{seed}": run_to(57.0 - seed, 91.0) for seed in (0, 2)}
+    cells("tuning_double", alone)
+    assert "8 epochs of tuning alone: naive 5.0 ± 2.8." in claims.summary()  # 3 and 7
+
+
+def test_a_tuning_that_searches_is_shown_at_the_speed_ups_it_has_searched(cells: Any) -> None:
+    assert "VGG16" not in tuned.tables()
+    cells("tuning_vgg", searched(3.0) | {"9x|naive|0.01|0": run_to(50.0)})
+    text = tuned.tables()
+    assert "VGG16 of quarter width, MACs ÷ 3, 4 epochs, 1 seed:" in text
+    assert "MACs ÷ 9" not in text
+    assert "was chosen on this network" not in text
+
+
+@pytest.mark.parametrize("name", ["tuning_sparse", "tuning_double"])
+def test_sparse_learning_changes_the_network_that_is_cut(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = resnet20(width=4).eval()
+    batch = (torch.randn(80, 3, 8, 8), torch.randint(10, (80,)))
+    monkeypatch.setattr(tuning, "IMAGES", 64)
+    monkeypatch.setattr(tuning, "network", lambda *_: (given, Data(batch, batch)))
+    before = {key: value.clone() for key, value in given.state_dict().items()}
+    bench = tuning.Bench(TUNINGS[name], Folders(*[None] * 5), 4.0, 0, None)
+    weights, sparse = bench.model.state_dict(), name == "tuning_sparse"
+    assert torch.equal(weights["fc.weight"], before["fc.weight"]) != sparse
+    assert all(torch.equal(given.state_dict()[key], before[key]) for key in before)
+    assert len(bench.whole) == 1 + sparse
+    assert list(bench.seconds) == ["sparse learning"] * sparse
+
+
+def test_sparse_learning_has_the_settings_of_the_recipe_in_fewer_epochs() -> None:
+    stage = tuning.sparse_recipe(4).sparse
+    assert stage is not None
+    assert stage.model_dump() == {
+        **{"epochs": 4, "milestones": [2, 3]},
+        **{"lr": 0.01, "strength": 0.0005},
+    }
 
 
 @pytest.mark.parametrize(

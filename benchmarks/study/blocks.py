@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from benchmarks._harness import spread
 from benchmarks.study.sources import (
@@ -20,7 +20,6 @@ from benchmarks.study.sources import (
     values,
 )
 from benchmarks.study.studies import GROUP, JC, STUDIES
-from benchmarks.study.tuning import TUNINGS, arms, speedups_of
 
 # The paper's table 4: seconds of one evaluation of ResNet-56 on a TITAN Xp.
 PAPER_SECONDS = {
@@ -35,7 +34,6 @@ TITLES = {
     "mobilenet": "MobileNetV2, ImageNet",
     "fashion": "ResNet-20 of width 8, Fashion-MNIST at 14 × 14",
 }
-TUNED = {"resnet20_padded": "ResNet-20", "vgg16_quarter": "VGG16 of quarter width"}
 RECALIBRATED = {
     "resnet56_padded": "ResNet-56 of 93.4%, CIFAR-10",
     "resnet56": "ResNet-56 of 88.6%, CIFAR-10",
@@ -253,54 +251,6 @@ def equivalent() -> str:
             rows.append([words, f"{speedup}×", *map(spread, numbers)])
     heads = ["before", "naive", "naive, 3 × the rate", "EP", "EP − naive"]
     return table(["", "MACs ÷", *heads], rows)
-
-
-class Tuned(NamedTuple):
-    """One network at one speed-up: of each way of tuning its best rate, and a run for each seed."""
-
-    network: str
-    speedup: float
-    epochs: int
-    ways: dict[str, tuple[float, list[Any]]]
-
-    def after(self, arm: str) -> list[float]:
-        """Accuracy on the test images after tuning, seed by seed."""
-        return [run["test"][-1] for run in self.ways[arm][1]]
-
-    def ahead(self, arm: str, base: str = "naive") -> list[float]:
-        """By how much a way is ahead of another, seed by seed."""
-        return [a - b for a, b in zip(self.after(arm), self.after(base), strict=True)]
-
-
-def tunings() -> list[Tuned]:
-    """All tunings of which each way was run at its best rate."""
-    shown = []
-    for name, tuning in TUNINGS.items():
-        cells, known = (
-            benchmark(f"study_{n}").get("cells", {}) for n in (name, tuning.rates or name)
-        )
-        for speedup in speedups_of(known):
-            ways = arms(cells, speedup, known)
-            if "naive" in ways:
-                shown.append(Tuned(TUNED[tuning.network], speedup, tuning.epochs, ways))
-    return shown
-
-
-def tuning() -> str:
-    """Each way at its best rate, before and after tuning, for a few epochs and for many."""
-    parts = []
-    for at in tunings():
-        rows, seeds = [], len(at.after("naive"))
-        for arm, (rate, runs) in at.ways.items():
-            before = [run["test"][0] for run in runs]
-            cpu = statistics.mean(run["CPU seconds"] for run in runs)
-            ahead = "" if arm == "naive" else spread(at.ahead(arm))
-            after = spread(at.after(arm))
-            rows.append([arm, f"{rate:g}", spread(before), after, ahead, f"{cpu:.0f}"])
-        words = f"{at.network}, MACs ÷ {at.speedup:g}, {at.epochs} epochs, {seeds} seed"
-        heads = ["best rate", "before", "after", "− naive", "tuning, CPU s"]
-        parts += [f"{words}{'s' if seeds > 1 else ''}:", table(["", *heads], rows)]
-    return "\n\n".join(parts)
 
 
 def passes() -> str:

@@ -11,9 +11,11 @@ from typing import Any
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from benchmarks.study.blocks import BLOCK_RANK, RECALIBRATED, SETTINGS, TITLES, tunings
+from benchmarks.study.blocks import BLOCK_RANK, RECALIBRATED, SETTINGS, TITLES
 from benchmarks.study.sources import ahead_of_naive, benchmark, by_variant, values
 from benchmarks.study.studies import STUDIES
+from benchmarks.study.tuned import tunings
+from benchmarks.study.tuning import ARMS
 
 REMOVED = {"channels": "channels", "params": "parameters", "macs": "MACs"}
 NOT_TUNED = "top-1, %, not tuned"
@@ -128,17 +130,24 @@ def removed(name: str) -> Figure | None:
 
 
 def tuning() -> Figure | None:
-    """Validation accuracy over epochs, each way at the rate that was best there."""
+    """Validation accuracy over epochs of tuning, each way at its rate."""
     shown = tunings()
     if not shown:
         return None
-    figure, panels = _panels(len(shown), width=4.0 * len(shown))
-    for axes, at in zip(panels, shown, strict=True):
-        for number, (arm, (rate, runs)) in enumerate(at.ways.items()):
-            epochs = list(zip(*(run["validation"] for run in runs), strict=True))
+    columns = min(3, len(shown))  # a page is no wider
+    lines = -(-len(shown) // columns)
+    figure = Figure(figsize=(4.0 * columns, 3.4 * lines), layout="constrained")
+    panels = figure.subplots(lines, columns, squeeze=False).ravel()
+    for axes in panels[len(shown) :]:
+        axes.set_visible(False)
+    for axes, at in zip(panels, shown, strict=False):
+        for arm, (rate, runs) in at.ways.items():
+            number = ARMS.index(arm)  # a way has one colour in all panels
+            epochs = list(zip(*(run["validation"] for run in runs.values()), strict=True))
             x = [epoch + 0.04 * (number - 1.5) for epoch in range(len(epochs))]
             _bars(axes, x, epochs, label=f"{arm}, rate {rate:g}", color=f"C{number}", marker="o")
-        axes.set(title=f"{at.network}, MACs ÷ {at.speedup:g}", xlabel="epochs")
+        first = ", sparse learning first" if at.tuning.sparse else ""
+        axes.set(title=f"{at.network}, MACs ÷ {at.speedup:g}{first}", xlabel="epochs")
         axes.set_ylabel("top-1 on validation images, %")
         axes.legend(fontsize=7)
     return figure

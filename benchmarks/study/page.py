@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from benchmarks.study import blocks, claims, figures
+from benchmarks.study import blocks, claims, figures, tuned
 from benchmarks.study.defaults import defaults
 from benchmarks.study.detection import detection
 from benchmarks.study.language import language
@@ -35,7 +35,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "language": language,
     "detection": detection,
     "equivalent": blocks.equivalent,
-    "tuning": blocks.tuning,
+    "tuning": tuned.tables,
     "passes": blocks.passes,
     "seconds": blocks.seconds,
     "defaults": defaults,

@@ -2,21 +2,25 @@
 
 All ways share a seed's plans and batches. The rate of each is chosen with seed 0, by accuracy on
 images that are neither tuned nor tested on: rates are tried until the best has a worse one on
-either side. The other seeds are tuned at that rate alone, and so is the long tuning, which shows
-whether a way that starts behind is ahead in the end.
+either side. The other seeds are tuned at that rate alone, and so are tunings that take the rates of
+another: longer ones, which show whether a way that starts behind is ahead in the end, one of a
+network that learned sparsely before it was cut, and one of a larger network.
 """
 
 from __future__ import annotations
 
 import copy
+import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from torch import nn
+from torch.utils.data import TensorDataset
 
 import obc
 from benchmarks._curves import Batch, Data, accuracy, loss
@@ -24,6 +28,7 @@ from benchmarks._harness import CONSOLE, Cells
 from benchmarks._networks import Folders, network
 from benchmarks.equivalent_accuracy import DECAY, tune
 from benchmarks.study.studies import BY_COST
+from obc.tuning.sparse import sparsify
 
 RATES = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1)
 # Where the search for each way's rate begins: what was best for ResNet-20 at 4x.
@@ -37,7 +42,8 @@ class Tuning:
     """A network that is tuned at some speed-ups, for so many epochs.
 
     `ep_rate` is the rate of C and D over that of the weights, `ep_decay` their weight decay; a
-    tuning of which `rates` names another takes the best rates of that one.
+    tuning of which `rates` names another takes the best rates of that one, at the nearest speed-up.
+    `sparse` counts the epochs of sparse learning before the cut.
     """
 
     network: str
@@ -46,16 +52,36 @@ class Tuning:
     ep_decay: float
     epochs: int = 4
     rates: str | None = None
+    arms: tuple[str, ...] = ARMS
+    sparse: int = 0
+    seeds: int = 3
 
 
 # C and D as in the paper's table of hyper-parameters for ResNet-56 and for VGG19.
+RESNET: dict[str, Any] = {"ep_rate": 2.0, "ep_decay": 0.0}
+# Eight epochs, half of them sparse learning or none; C and D have no part in that question.
+HALVED: dict[str, Any] = {"rates": "tuning", "arms": ("naive", "recalibrated"), **RESNET}
 TUNINGS = {
-    "tuning": Tuning("resnet20_padded", (4.0, 2.5), ep_rate=2.0, ep_decay=0.0),
-    "tuning_long": Tuning(
-        "resnet20_padded", (4.0,), ep_rate=2.0, ep_decay=0.0, epochs=16, rates="tuning"
-    ),
+    "tuning": Tuning("resnet20_padded", (4.0, 2.5), **RESNET),
+    "tuning_double": Tuning("resnet20_padded", (4.0,), epochs=8, **HALVED),
+    "tuning_sparse": Tuning("resnet20_padded", (4.0,), sparse=4, **HALVED),
+    "tuning_long": Tuning("resnet20_padded", (4.0,), epochs=16, rates="tuning", **RESNET),
+    "tuning_resnet56": Tuning("resnet56_padded", (2.1, 8.0), rates="tuning", seeds=1, **RESNET),
     "tuning_vgg": Tuning("vgg16_quarter", (3.0, 9.0), ep_rate=0.2, ep_decay=5e-4),
 }
+
+
+def sparse_recipe(epochs: int, seed: int = 0) -> obc.Recipe:
+    """Sparse learning as in the recipe for the paper's ResNet-56, in fewer epochs.
+
+    The paper says that there was sparse learning, not how: rate and strength are the recipe's own.
+    Batches and images are those of the tuning, so that an epoch has as many steps.
+    """
+    paper = obc.Recipe.load("resnet56-cifar10")
+    assert paper.sparse is not None
+    milestones = [round(m * epochs / paper.sparse.epochs) for m in paper.sparse.milestones]
+    stage = {**paper.sparse.model_dump(), "epochs": epochs, "milestones": milestones}
+    return paper.changed(seed=seed, batch_size=BATCH, crop=0, flip=False, sparse=stage)
 
 
 def started(model: nn.Module, plan: obc.Plan, data: Data, arm: str) -> nn.Module:
@@ -115,40 +141,56 @@ def speedups_of(cells: Mapping[str, Any]) -> list[float]:
     return [s for s in known if all(next_rate(cells, s, arm) is None for arm in ARMS)]
 
 
-def arms(
-    cells: Mapping[str, Any], speedup: float, chosen_by: Mapping[str, Any]
-) -> dict[str, tuple[float, list[Any]]]:
-    """Of each way its best rate, and its runs at that rate, of all seeds that each way has.
+def chosen_at(tuning: Tuning, speedup: float, known: Mapping[str, Any]) -> float | None:
+    """The speed-up whose best rates a tuning takes; None as long as these are not known.
 
-    The rate is the best of the cells that it was `chosen_by`; ways without a run are left out.
+    That of the tuning itself, where it tries rates; else the nearest that the other one has.
     """
-    rates = {arm: best_rate(chosen_by, speedup, arm) for arm in ARMS}
+    places = [s for s in speedups_of(known) if tuning.rates is not None or s == speedup]
+    return min(places, key=lambda s: abs(s - speedup), default=None)
+
+
+def arms(
+    cells: Mapping[str, Any], speedup: float, rates: Mapping[str, float]
+) -> dict[str, tuple[float, dict[int, Any]]]:
+    """Of each way its rate, and its runs at that rate by seed, of all seeds that each way has.
+
+    Ways without a run are left out.
+    """
     keys = {arm: f"{speedup:g}x|{arm}|{rate:g}|" for arm, rate in rates.items()}
     keys = {arm: key for arm, key in keys.items() if f"{key}0" in cells}
-    seeds = sorted({key.rsplit("|", 1)[1] for key in cells}, key=int)
-    shared = [seed for seed in seeds if all(key + seed in cells for key in keys.values())]
-    return {arm: (rates[arm], [cells[key + seed] for seed in shared]) for arm, key in keys.items()}
+    seeds = sorted({int(key.rsplit("|", 1)[1]) for key in cells})
+    shared = [seed for seed in seeds if all(f"{key}{seed}" in cells for key in keys.values())]
+    return {
+        arm: (rates[arm], {seed: cells[f"{key}{seed}"] for seed in shared})
+        for arm, key in keys.items()
+    }
 
 
 def run(name: str, folders: Folders, seeds: int | None, scratch: Path | None) -> None:
     """The cells of a tuning that are not there yet."""
     tuning = TUNINGS[name]
+    stage = sparse_recipe(tuning.sparse).sparse if tuning.sparse else None
     protocol = {
         **{"network": tuning.network, "images": IMAGES, "validation": VALIDATION},
         **{"epochs": tuning.epochs, "batch": BATCH, "samples": SAMPLES},
         **{"rate of C and D ÷": tuning.ep_rate, "weight decay of C and D": tuning.ep_decay},
+        "sparse learning": stage and stage.model_dump(),
     }
     cells = Cells(f"study_{name}", protocol)
     known = cells.results if tuning.rates is None else Cells(f"study_{tuning.rates}", {}).results
     for speedup in tuning.speedups:
-        for seed in range(seeds or 3):
+        for seed in range(seeds or tuning.seeds):
             bench = Bench(tuning, folders, speedup, seed, scratch)
-            for arm in ARMS:
+            for arm in tuning.arms:
                 if known is cells.results and not seed:
                     while (rate := next_rate(known, speedup, arm)) is not None:
                         bench.add(cells, arm, rate)
-                elif tried(known, speedup, arm):
-                    bench.add(cells, arm, best_rate(known, speedup, arm))
+                    continue
+                place = chosen_at(tuning, speedup, known)
+                if place is None:
+                    sys.exit(f"no rates to take: run `python -m benchmarks.study {tuning.rates}`")
+                bench.add(cells, arm, best_rate(known, place, arm))
 
 
 class Bench:
@@ -160,25 +202,49 @@ class Bench:
         self.tuning, self.folders, self.scratch = tuning, folders, scratch
         self.speedup, self.seed = speedup, seed
         self.starts: dict[str, nn.Module] = {}
+        self.seconds: dict[str, float] = {}
 
     def add(self, cells: Cells, arm: str, rate: float) -> None:
         key = f"{self.speedup:g}x|{arm}|{rate:g}|{self.seed}"
         if key in cells.results:
             return
+        model, plan = self.model, self.plan
         if arm not in self.starts:
-            self.starts[arm] = started(self.model, self.plan, self.data, arm)
+            with self.timed(arm):
+                self.starts[arm] = started(model, plan, self.data, arm)
         pruned = copy.deepcopy(self.starts[arm])
         cell = tuned(pruned, self.data, self.held_out, rate, self.tuning, self.seed)
-        cells.add(key, cell)
+        parts = ("sparse learning", "planning", arm)
+        before = {part: self.seconds[part] for part in parts if part in self.seconds}
+        cells.add(key, {"whole": self.whole, **cell, "CPU seconds before": before})
         CONSOLE.print(key, cell["test"])
+
+    @contextmanager
+    def timed(self, part: str) -> Iterator[None]:
+        """CPU seconds of a part that comes before tuning."""
+        start = time.process_time()
+        yield
+        self.seconds[part] = time.process_time() - start
 
     @cached_property
     def network(self) -> tuple[nn.Module, Data]:
         return network(self.tuning.network, self.seed, self.folders, IMAGES + VALIDATION)
 
-    @property
+    @cached_property
     def model(self) -> nn.Module:
-        return self.network[0]
+        """The network that is cut, after sparse learning if there is any."""
+        model = copy.deepcopy(self.network[0])
+        if self.tuning.sparse:
+            task = obc.tasks.Classification(TensorDataset(*self.data.train))
+            with self.timed("sparse learning"):
+                sparsify(model, task, sparse_recipe(self.tuning.sparse, self.seed))
+        return model
+
+    @cached_property
+    def whole(self) -> list[float]:
+        """Accuracy on the test images, not cut: as it was given, and after sparse learning."""
+        networks = [self.network[0], *([self.model] if self.tuning.sparse else [])]
+        return [accuracy(model, self.data.test) for model in networks]
 
     @property
     def held_out(self) -> Batch:
@@ -193,9 +259,16 @@ class Bench:
     @cached_property
     def plan(self) -> obc.Plan:
         settings = {"rows": 10, "step": 0.05, "seed": self.seed, **BY_COST}
+        resumed = False
         if self.scratch:
-            name = f"tuning {self.tuning.network} {self.speedup:g}x {self.seed}"
+            first = " sparse" if self.tuning.sparse else ""
+            name = f"tuning {self.tuning.network}{first} {self.speedup:g}x {self.seed}"
             settings["resume"] = self.scratch / name
-        example, batches = self.data.train[0][:1], self.data.batches(32)
+            resumed = settings["resume"].exists()
+        model, example, batches = self.model, self.data.train[0][:1], self.data.batches(32)
         target = obc.MACs(speedup=self.speedup)
-        return obc.plan(self.model, example, batches, loss, target=target, **settings)
+        with self.timed("planning"):
+            plan = obc.plan(model, example, batches, loss, target=target, **settings)
+        if resumed:  # its seconds are not those of the whole planning
+            del self.seconds["planning"]
+        return plan
