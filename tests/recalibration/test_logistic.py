@@ -158,6 +158,20 @@ def test_what_else_is_read_is_no_logit(name: str) -> None:
     assert not found_in(Head(NO_LOGITS[name]))
 
 
+def test_a_norm_in_front_of_a_sigmoid_is_fitted_as_any_other() -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(
+        nn.Linear(4, 9), nn.Tanh(), nn.Linear(9, 3), nn.BatchNorm1d(3), nn.Sigmoid()
+    )
+    x = torch.randn(128, 4)
+    net(x)
+    net.eval()
+    plan = obc.Plan.from_kept(obc.trace(net, x[:2]), {"0": range(6)})
+    account = obc.recalibrate(obc.apply(copy.deepcopy(net), plan), net, x.split(32))
+    assert account.after < account.before
+    assert not any(fit.note == "logits" for fit in account.fits)
+
+
 def test_an_input_of_zeros_and_an_output_that_never_speaks_do_no_harm() -> None:
     """Curvatures of zero, and of 1e-17."""
     u = torch.randn(1, 200, 3, dtype=torch.float64)

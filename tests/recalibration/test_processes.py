@@ -48,7 +48,7 @@ distributed.destroy_process_group()
 def models() -> tuple[torch.nn.Module, torch.nn.Module, list[torch.Tensor]]:
     """A network, its cut copy, and batches of different sizes, an odd number of them."""
     torch.manual_seed(0)
-    net = ResNet(1, 10, 1, 4)
+    net = torch.nn.Sequential(ResNet(1, 10, 1, 4), torch.nn.Sigmoid())  # its last layer: logits
     net(torch.randn(32, 1, 8, 8))
     net.double().eval()
     sites = obc.trace(net, torch.zeros(1, 1, 8, 8).double())
@@ -81,13 +81,14 @@ def test_two_are_one(tmp_path: Path) -> None:
     launch(tmp_path, "fit")
     first, second = (load_file(tmp_path / f"{rank}.safetensors") for rank in range(2))
     net, small, batches = models()
-    naive = small.state_dict()["fc.weight"].clone()
-    obc.recalibrate(small, net, batches, residual=True)
+    naive = small.state_dict()["0.fc.weight"].clone()
+    account = obc.recalibrate(small, net, batches, residual=True)
+    assert [fit.name for fit in account.fits if fit.note == "logits"] == ["0.fc.weight"]
     for name, tensor in small.state_dict().items():
         assert torch.equal(first[name], second[name]), name
         if tensor.is_floating_point():
             assert relative_error([tensor], [first[name]]) < 1e-8, name
-    assert relative_error([naive], [first["fc.weight"]]) > 1e-3, "compares nothing"
+    assert relative_error([naive], [first["0.fc.weight"]]) > 1e-3, "compares nothing"
 
 
 @pytest.mark.slow

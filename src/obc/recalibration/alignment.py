@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from obc.recalibration.forms import Form
 from obc.recalibration.origins import Origins
@@ -59,6 +60,21 @@ def intact(original: Reader, pruned: Reader, alignment: Alignment) -> bool:
     if original.bias is None or pruned.bias is None:
         return original.bias is pruned.bias
     return torch.equal(original.bias.view[kept], pruned.bias.view)
+
+
+def constants_of(pruned: Mapping[str, Tensor], original: Mapping[str, Tensor]) -> dict[str, str]:
+    """Weights that ask for no gradient where others do and that lost nothing, as a note on each.
+
+    The bins of a distribution of distances, a blur: fitted, they would stand for other numbers.
+    """
+    weights = {n: t for n, t in pruned.items() if isinstance(t, nn.Parameter)}
+    if not any(weight.requires_grad for weight in weights.values()):
+        return {}  # a model that is not to be trained says nothing about single weights
+    return {
+        name: "a constant of the model, nothing was cut from it"
+        for name, weight in weights.items()
+        if not weight.requires_grad and name in original and original[name].shape == weight.shape
+    }
 
 
 def _places(original: Reader, pruned: Reader, origins: Origins) -> tuple[Tensor, torch.Size]:

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from obc.recalibration import logistic
 from obc.recalibration.account import Fit
 from obc.recalibration.alignment import Alignment
 from obc.recalibration.forms import Form
 from obc.recalibration.lockstep import Stop
+from obc.recalibration.logistic import Logistic, Table, choose_logistic, most_rows
 from obc.recalibration.recording import Reader
 from obc.recalibration.regression import Change, Moments, choose
 from obc.recalibration.rows import ROWS, Portion
@@ -94,8 +94,8 @@ class Fitting:
         # Apple's devices have no float64.
         self.device = torch.device("cpu") if weight.device.type == "mps" else weight.device
         sizes = (form.groups, form.outputs, form.inputs)
-        self.fit, self.held = (Gathering(*sizes, self.device) for _ in range(2))
-        self.fit_rows, self.held_rows = logistic.Table(), logistic.Table()
+        kind: type[Gathering | Table] = Table if reader.logits else Gathering
+        self.fit, self.held = (kind(*sizes, self.device) for _ in range(2))
         self.intercept = bias is not None or reader.norm is not None
         self.matrix = self._double(form.matrix(reader.weight.inside(weight)[0]))
         self.shift = torch.zeros(sizes[:2], dtype=torch.float64, device=self.device)
@@ -122,7 +122,7 @@ class Fitting:
         size = weighing(pair.whole, form) if self.reader.normed else None
         index = torch.arange(form.positions)
         if not self.every:
-            most = logistic.ROWS if self.reader.logits else ROWS
+            most = most_rows(self.reader.form) if self.reader.logits else ROWS
             index = pair.portion.draw(form.positions, form.inputs, seed, most)
         held = pair.portion.held(index, form.positions)
         weight, shift = self.matrix.mT.to(self.kind), self.shift.unsqueeze(1).to(self.kind)
@@ -136,9 +136,6 @@ class Fitting:
                 ).to(self.device, self.kind)
                 if gap is not None:
                     t = t + gap(part)
-                if self.reader.logits:
-                    (self.fit_rows if sums is self.fit else self.held_rows).take(u, t)
-                    continue
                 weights = size(part).to(self.device, self.kind) if size is not None else None
                 sums.take(u, torch.baddbmm(t - shift, u, weight, alpha=-1), t, weights)
 
@@ -173,7 +170,7 @@ class Fitting:
         that explains a part of the variance leaves less of it, which is least error for this
         layer, but not for those behind it where the layers before were not fitted on each other.
         """
-        if self.reader.logits:
+        if isinstance(self.fit, Table) or isinstance(self.held, Table):
             return self._solved_logits(group, ridges)
         fit, held = self.fit.moments().over(group), self.held.moments().over(group)
         name, width, rows = name_of(self.reader), self.reader.form.inputs, int(fit.rows)
@@ -198,19 +195,19 @@ class Fitting:
 
     def _solved_logits(self, group: Group, ridges: Sequence[float]) -> tuple[Change | None, Fit]:
         """The same by divergence of probabilities, as a share of what the mean of them leaves."""
-        sizes = self.matrix.shape
         fit, held = (
-            logistic.Logistic(*table.whole(*sizes), self.matrix, self.shift, self.intercept, group)
-            for table in (self.fit_rows, self.held_rows)
+            Logistic(*table.whole(), self.matrix, self.shift, self.intercept, group)
+            for table in (self.fit, self.held)
+            if isinstance(table, Table)
         )
-        name, width = name_of(self.reader), sizes[-1]
+        name, width = name_of(self.reader), self.reader.form.inputs
         if not fit.rows or held.rows < 2:
             return None, Fit(name, width, fit.rows, note="too few rows to hold any out")
         spread = float(held.spread().sum()) or 1.0
         before = float(held.divergence().sum()) / spread
         if before < _EXACT:
             return None, Fit(name, width, fit.rows, before, before, note="already exact")
-        change, ridge, after = logistic.choose_logistic(fit, held, ridges)
+        change, ridge, after = choose_logistic(fit, held, ridges)
         note = "no fit does better on held-out rows" if change is None else "logits"
         return change, Fit(
             name, width, fit.rows, before, after / spread, ridge, change is not None, note

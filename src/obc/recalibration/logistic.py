@@ -20,10 +20,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from obc.recalibration.forms import Form
 from obc.recalibration.regression import Change, lowest
+from obc.recalibration.rows import ROWS
 from obc.running.processes import Group
 
-ROWS = 1 << 17  # of one weight: those that matter are rare
+_ROWS = 1 << 17  # of one weight: those that matter are rare
+_WORK = 1 << 36  # products of one step of Newton's method that more rows than usual may cost
 _STEPS = 30  # of Newton's method at most
 _HALVINGS = 10  # of one step, until it lowers the divergence
 _CLOSE = 1e-9  # of the divergence: what a last step may still gain
@@ -31,21 +34,27 @@ _CHUNK = 1 << 24  # numbers in one product
 
 
 class Table:
-    """Rows of one weight, as they come: what it reads, and the logits of the original there."""
+    """Rows of one weight as they come: what it reads, and the original's logits there."""
 
-    def __init__(self) -> None:
-        self._rows: list[tuple[Tensor, Tensor]] = []
+    def __init__(self, groups: int, outputs: int, inputs: int, device: torch.device) -> None:
+        self.rows = max(1, _CHUNK // (groups * (inputs + outputs)))
+        empty = [torch.zeros(groups, 0, width, device=device) for width in (inputs, outputs)]
+        self._taken = [tuple(empty)]
 
-    def take(self, u: Tensor, t: Tensor) -> None:
-        """Rows u [groups, rows, inputs] and targets t [groups, rows, outputs]."""
-        self._rows.append((u, t))
+    def take(self, u: Tensor, r: Tensor, t: Tensor, weights: Tensor | None) -> None:
+        """Take rows u [groups, rows, inputs] in, with targets t; divergences need nothing else."""
+        self._taken.append((u, t))
 
-    def whole(self, groups: int, outputs: int, inputs: int) -> tuple[Tensor, Tensor]:
-        """All of them, in float64."""
-        if not self._rows:
-            return torch.zeros(groups, 0, inputs).double(), torch.zeros(groups, 0, outputs).double()
-        u, t = (torch.cat(parts, 1).double() for parts in zip(*self._rows, strict=True))
+    def whole(self) -> tuple[Tensor, Tensor]:
+        """All rows and targets, in float64."""
+        u, t = (torch.cat(parts, 1).double() for parts in zip(*self._taken, strict=True))
         return u, t
+
+
+def most_rows(form: Form) -> int:
+    """How many rows a weight may have: 131,072, or fewer where a step would take long."""
+    cost = form.groups * form.outputs * form.inputs**2
+    return max(ROWS, min(_ROWS, _WORK // cost))
 
 
 class Logistic:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from obc.recalibration.account import Fit, Recalibration
-from obc.recalibration.alignment import Alignment, align, intact
+from obc.recalibration.alignment import Alignment, align, constants_of, intact
 from obc.recalibration.draft import Draft, Written, commit
 from obc.recalibration.fitting import Fitting, Pair, name_of
 from obc.recalibration.forms import Scaling
@@ -171,7 +171,9 @@ class Procedure:
         layers: list[Layer] = []
         alone: list[Fit] = []
         shared = whole.shared | part.shared
-        constants = _constants(tensors, called(named_tensors(self._original), self._origins.names))
+        constants = constants_of(
+            tensors, called(named_tensors(self._original), self._origins.names)
+        )
         biases = Counter(r.bias.name for r in part.readers.values() if r.bias is not None)
         means = Counter(id(r.norm.mean) for r in part.readers.values() if r.norm is not None)
         for key, reader in part.readers.items():
@@ -191,7 +193,7 @@ class Procedure:
             other = whole.readers[key]
             routed = reader.routed or other.routed
             normed = reader.normed and other.normed and reader.norm is None
-            logits = reader.logits and other.logits
+            logits = reader.logits and other.logits and reader.statistics is None
             layers.append(
                 Layer(
                     replace(reader, norm=norm, routed=routed, normed=normed, logits=logits),
@@ -378,21 +380,6 @@ class Procedure:
             return None
         run.fetch()
         return run.stop
-
-
-def _constants(pruned: Mapping[str, Tensor], original: Mapping[str, Tensor]) -> dict[str, str]:
-    """Weights that ask for no gradient where others do and that lost nothing, as a note on each.
-
-    The bins of a distribution of distances, a blur: fitted, they would stand for other numbers.
-    """
-    weights = {n: t for n, t in pruned.items() if isinstance(t, nn.Parameter)}
-    if not any(weight.requires_grad for weight in weights.values()):
-        return {}  # a model that is not to be trained says nothing about single weights
-    return {
-        name: "a constant of the model, nothing was cut from it"
-        for name, weight in weights.items()
-        if not weight.requires_grad and name in original and original[name].shape == weight.shape
-    }
 
 
 def _renew(stop: Stop, layer: Layer) -> None:

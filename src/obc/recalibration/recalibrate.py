@@ -43,8 +43,9 @@ def recalibrate(
         W' = W₀ + Cov(t − W₀u, u) (Cov(u) + ρ tr(Cov u)/q · I)⁻¹,   b' = mean(t) − W' mean(u),
 
     a ridge regression towards the weights as they are, solved in float64. The intercept goes into
-    the bias, or off the running mean of the batch norm behind. One sample in eight is held out:
-    it chooses ρ, and whether a fit is kept at all, layer by layer and for the whole network.
+    the bias, or off the running mean of the batch norm behind. What only a sigmoid reads is fitted
+    to the original's probabilities instead, by logistic regression. One sample in eight is held
+    out: it chooses ρ, and whether a fit is kept at all, layer by layer and for the whole network.
     Labels are not needed, unless a `judge` reads them. If anything fails, the model is as it was.
 
     Args:
