@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import obc
+from obc.running.difference import distance
 from tests.nets.wrap import Wrap
 from tests.untouched import untouched
 
@@ -155,3 +157,50 @@ def test_statistics_are_those_of_the_kept_channels() -> None:
     sites = obc.trace(model, x)
     assert sites.names == ("up",)
     obc.apply(model, obc.Plan.from_kept(sites, {"up": range(5)}), example=x)
+
+
+def cancelling(size: float, honest: bool = True) -> tuple[Wrap, Tensor]:
+    """Two layers whose outputs nearly cancel: where they are large, float32 leaves few digits."""
+
+    def run(m: nn.Module, x: Tensor) -> Tensor:
+        y = F.relu(m.up(x))
+        return (m.plus(y) - m.minus(y)) * (1.0 if honest else float(y.shape[1]) / 256)
+
+    torch.manual_seed(0)
+    last = {name: nn.Linear(256, 3, bias=False) for name in ("plus", "minus")}
+    model = Wrap(run, up=nn.Linear(32, 256), **last)
+    with torch.no_grad():
+        model.plus.weight.mul_(size)
+        model.minus.weight.copy_(model.plus.weight * (1 + torch.randn(3, 256) / size))
+    return model, torch.randn(8, 32)
+
+
+def test_double_precision_tells_rounding_from_a_fault() -> None:
+    model, x = cancelling(1e6)
+    plan = obc.Plan.from_kept(obc.trace(cancelling(1.0)[0], x), {"up": range(0, 256, 2)})
+    before = copy.deepcopy(model)
+    masked = copy.deepcopy(model)
+    for layer in (masked.plus, masked.minus):
+        layer.weight.data[:, 1::2] = 0
+    off = distance([masked(x)], [narrowed(model, plan)(x)])
+    assert off > torch.finfo(torch.float32).eps ** 0.5, "rounds as any other network does"
+    obc.apply(model, plan, example=x)
+    assert model.up.out_features == 128 and model.up.weight.dtype == torch.float32
+    exact = [m.double()(x.double()) for m in (copy.deepcopy(model), narrowed(before, plan))]
+    assert torch.equal(*exact)
+
+
+def test_a_fault_is_one_in_double_precision_too() -> None:
+    model, x = cancelling(1e6, honest=False)
+    plan = obc.Plan.from_kept(obc.trace(cancelling(1.0)[0], x), {"up": range(0, 256, 2)})
+    with untouched(model), pytest.raises(obc.ObcError, match="differs"):
+        obc.apply(model, plan, example=x)
+
+
+def narrowed(model: nn.Module, plan: obc.Plan) -> nn.Module:
+    """Cut by hand."""
+    small, kept = copy.deepcopy(model), list(plan.kept["up"])
+    for layer, dim in ((small.up, 0), (small.plus, 1), (small.minus, 1)):
+        layer.weight = nn.Parameter(layer.weight.detach().index_select(dim, torch.tensor(kept)))
+    small.up.bias = nn.Parameter(small.up.bias.detach()[kept])
+    return small

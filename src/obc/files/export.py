@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map
 
 from obc.disk.location import location
 from obc.disk.writing import write
@@ -24,7 +23,7 @@ from obc.files.gguf import write_gguf
 from obc.files.inputs import Inputs
 from obc.running.difference import NothingToCompare, difference, distance
 from obc.running.forward import arguments, forward, outputs
-from obc.running.modules import check_model, duplicate
+from obc.running.modules import check_model, in_double
 from obc.running.onnx import as_it_runs
 from obc.running.timing import race
 
@@ -229,7 +228,7 @@ def _beyond_rounding(
         return f"it puts out {shapes[0]} instead of {shapes[1]}"
     differs = f"it differs from the model by {distance(expected, made):.2g}"
     try:
-        exact = [t.cpu() for t in outputs(forward(duplicate(model).double(), _double(example)))]
+        exact = [t.cpu() for t in outputs(forward(*in_double(model, example)))]
     except Exception:
         return f"{differs}, and the model does not run in double precision to show its rounding"
     own, off = distance(exact, expected), distance(exact, made)
@@ -241,14 +240,6 @@ def _beyond_rounding(
         f"{differs}, more than rounding: from double precision the model is {own:.2g} away, the "
         f"file {off:.2g}"
     )
-
-
-def _double(example: Any) -> Any:
-    return tree_map(lambda x: x.double() if _is_float(x) else x, example)
-
-
-def _is_float(value: Any) -> bool:
-    return isinstance(value, Tensor) and value.is_floating_point()
 
 
 def _said(error: Exception) -> str:

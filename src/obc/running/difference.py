@@ -15,6 +15,10 @@ class NothingToCompare(ObcError):
     """Two models may or may not differ: there is no number that would show it."""
 
 
+class Differs(ObcError):
+    """Two models put out other numbers, by more than rounding commonly is."""
+
+
 def difference(reference: Sequence[Tensor], outputs: Sequence[Tensor], bare: bool = False) -> float:
     """The largest relative error over all outputs; an error if it is more than rounding.
 
@@ -43,7 +47,7 @@ def error(a: Tensor, b: Tensor, where: str = "") -> float:
     worst = _distance(a, b)
     if a.is_floating_point() or a.is_complex():
         if not worst <= torch.finfo(a.dtype).eps ** 0.5:
-            raise ObcError(
+            raise Differs(
                 f"the pruned model differs from the masked original by {worst:.2g}{where}"
             )
     elif worst:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as registry
+from torch.utils._pytree import tree_map
 
 from obc.errors import ObcError
 from obc.running.mapping import is_mapped, kept_as
@@ -131,6 +132,21 @@ def duplicate(model: nn.Module, shared: Iterable[Tensor] = ()) -> nn.Module:
             memo[id(p)] = type(p)(kept_as(p, p), p.requires_grad)
             memo[id(p)].__dict__.update(p.__dict__)
     return copy.deepcopy(model, memo)
+
+
+def in_double(model: nn.Module, example: Any) -> tuple[nn.Module, Any]:
+    """A copy of a model in double precision, which tells rounding from a fault, and its example.
+
+    >>> net, x = in_double(nn.Linear(4, 2), torch.ones(1, 4))
+    >>> net(x).dtype
+    torch.float64
+    """
+
+    def doubled(value: Any) -> Any:
+        floats = isinstance(value, Tensor) and value.is_floating_point()
+        return value.double() if floats else value
+
+    return duplicate(model).double(), tree_map(doubled, example)
 
 
 class ModuleStack:
