@@ -34,9 +34,7 @@ def language() -> str:
             "",
             *(_goal(share, cells, whole) for share in GOALS),
             "",
-            "Tokens per second are not shown: other jobs took the cores meanwhile, now more, now "
-            "less.",
-            "",
+            *_speed(points.get("speed")),
             f"Perplexity over {protocol['evaluation']}; goals: over {protocol['goals']}; Moby "
             f"Dick: {protocol['tale']}. Calibration: {protocol['calibration']}."
             f"{_rows(points)}",
@@ -57,6 +55,25 @@ def _cell(point: dict[str, Any]) -> str:
 def _rows(points: dict[str, Any]) -> str:
     told = sorted({p["rows"] for p in points.values() if "rows" in p})
     return f" Rows to recalibrate on: {' or '.join(told)}." if told else ""
+
+
+def _speed(speeds: dict[str, Any] | None) -> list[str]:
+    """Tokens per second, and how many times the whole model's."""
+    if speeds is None:
+        return []
+    whole = speeds["whole"]
+    names = [name for name, values in speeds.items() if isinstance(values, dict)]
+    rows = [
+        [name, *(f"{v:.1f} ({v / whole[what]:.2f}×)" for what, v in speeds[name].items())]
+        for name in names
+    ]
+    return [
+        table(["JC, widths and share gone", *whole], rows),
+        "",
+        "The processor's time of one thread, a row of 256 tokens at once and 32 one after another "
+        "with a KV cache; the models take turns, the best of three rounds of three runs.",
+        "",
+    ]
 
 
 def _goal(share: str, cells: dict[Any, Any], whole: dict[str, Any]) -> str:
