@@ -12,7 +12,6 @@ from benchmarks.study.sources import benchmark, table
 NETWORKS = {
     "yolov7_tiny": "YOLOv7-tiny of half its width",
     "yolo11n": "YOLO11n of ultralytics",
-    "yolo11n_first": "The same YOLO11n, an earlier training; recalibration was not judged yet",
 }
 BUDGETS = tuple(budget for budgets in UNITS.values() for budget in budgets)
 SHOWN = (("map50", "mAP@0.5"), ("map", "mAP@0.5:0.95"))
