@@ -14,8 +14,8 @@ class Fit:
     """One weight: its error on held-out rows before and after, and what became of it.
 
     Errors are shares of the variance of the original layer's output; of logits, which are fitted to
-    probabilities, shares of the divergence that the mean probability leaves. `ridge` is the ρ that was
-    chosen; `kept` tells whether the weight was changed, and `note` why not, or what to know.
+    probabilities, shares of the divergence that the mean probability leaves. `ridge` is the ρ that
+    was chosen; `kept` tells whether the weight was changed, and `note` why not, or what to know.
     """
 
     name: str
