@@ -16,7 +16,7 @@ import obc
 from obc.errors import _SECTIONS, _section
 
 ROOT = Path(__file__).parents[1]
-ERRORS = ("ObcError", "NothingToCompare")
+ERRORS = ("ObcError", "NothingToCompare", "Differs")
 PAGE = (ROOT / "docs/refused.md").read_text(encoding="utf-8")
 
 
