@@ -19,6 +19,7 @@ import torch
 from torch import nn
 
 import obc
+from obc.files.shards import tensors_in
 from obc.surgery.record import applied
 from tests.files.kept import prune
 
@@ -217,6 +218,24 @@ def test_two_that_save_take_turns(tmp_path: Path) -> None:
     assert [ended(p) for p in processes] == [0, 0]
     assert found(tmp_path) in (39, 139)
     assert sorted(os.listdir(tmp_path)) == FILES
+
+
+def test_a_file_that_is_replaced_while_it_is_opened_is_opened_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    obc.save(nth(0), tmp_path)
+    opened = []
+
+    def slowly(folder: Path) -> Any:
+        file = tensors_in(folder)
+        if not opened:
+            obc.save(nth(1), tmp_path)
+        opened.append(folder)
+        return file
+
+    monkeypatch.setattr("obc.files.folder.tensors_in", slowly)
+    assert found(tmp_path) == 1
+    assert len(opened) == 2
 
 
 # Pairs that do not belong together.

@@ -25,22 +25,36 @@ from obc.files.shards import TENSORS, is_saved, place, sweep, tensors_in
 
 PLAN, ASIDE = "plan.json", ".saving"
 _WHAT = "an artifact"
+_LOOKS = 4  # at a folder that others save to meanwhile
 
 
 @contextmanager
 def reading(folder: Path) -> Iterator[tuple[Any, Artifact]]:
     """The tensors of a folder, not read yet, and the plan that goes with them."""
-    for last in (False, True):
+    for left in reversed(range(_LOOKS)):
         with ExitStack() as stack:
             try:
+                before = _file_at(folder / TENSORS)
                 file = stack.enter_context(tensors_in(folder))
                 artifact = _plan_of(folder, (file.metadata() or {}).get("obc.plan"))
+                # Header and values are opened one after the other: both are to be of one file.
+                if _file_at(folder / TENSORS) != before:
+                    raise ObcError(f"{folder / TENSORS} was replaced while it was opened")
             except ObcError:
-                if last:
+                if not left:
                     raise
-                continue  # another process may have saved just now; a second look will be whole
+                continue  # another process may have saved just now; another look will be whole
             yield file, artifact
             return
+
+
+def _file_at(path: Path) -> tuple[int, int, int] | None:
+    """What tells the file of this name from another one."""
+    try:
+        there = path.stat()
+    except OSError:
+        return None
+    return there.st_ino, there.st_mtime_ns, there.st_size
 
 
 def _plan_of(folder: Path, note: str | None) -> Artifact:
