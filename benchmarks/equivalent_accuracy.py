@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import obc
 from benchmarks import _curves
@@ -35,12 +35,15 @@ def tune(
     groups: Any,
     seed: int,
     watch: Callable[[], None] = lambda: None,
+    views: Callable[[Tensor], Tensor] = lambda images: images,
 ) -> None:
     """SGD with momentum and a cosine schedule; batches are the same for every arm of a seed.
 
-    `watch` is called after each epoch, the model in eval mode.
+    `watch` is called after each epoch, the model in eval mode; `views` changes the images of a
+    batch, at random perhaps.
     """
     x, y = data.train
+    torch.manual_seed(seed)
     optimizer = torch.optim.SGD(groups, momentum=0.9)
     random = torch.Generator().manual_seed(seed)
     steps = -(-len(x) // size) * epochs
@@ -49,7 +52,7 @@ def tune(
         model.train()
         for batch in torch.randperm(len(x), generator=random).split(size):
             optimizer.zero_grad()
-            _curves.loss(model, (x[batch], y[batch])).backward()
+            _curves.loss(model, (views(x[batch]), y[batch])).backward()
             optimizer.step()
             schedule.step()
         model.eval()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import shutil
@@ -116,13 +117,13 @@ def searched(*speedups: float) -> dict[str, Any]:
 
 
 def test_a_tuning_takes_rates_of_another_at_the_nearest_speed_up() -> None:
-    known, borrowing = searched(2.5, 4.0), TUNINGS["tuning_resnet56"]
-    assert [chosen_at(borrowing, s, known) for s in borrowing.speedups] == [2.5, 4.0]
-    assert chosen_at(TUNINGS["tuning"], 4.0, known) == 4.0
-    assert chosen_at(TUNINGS["tuning"], 8.0, known) is None  # its own, or none
-    del known["2.5x|EP|0.03|0"]  # a search that has not ended says nothing
-    assert [chosen_at(borrowing, s, known) for s in borrowing.speedups] == [4.0, 4.0]
-    assert chosen_at(borrowing, 2.1, {}) is None
+    known, borrowing = searched(2.1, 8.0), TUNINGS["tuning_resnet56_between"]
+    assert [chosen_at(borrowing, s, known) for s in (2.5, 4.0, 7.0)] == [2.1, 2.1, 8.0]
+    assert chosen_at(TUNINGS["tuning_resnet56"], 8.0, known) == 8.0
+    assert chosen_at(TUNINGS["tuning_resnet56"], 4.0, known) is None  # its own, or none
+    del known["2.1x|EP|0.03|0"]  # a search that has not ended says nothing
+    assert [chosen_at(borrowing, s, known) for s in borrowing.speedups] == [8.0, 8.0]
+    assert chosen_at(borrowing, 2.5, {}) is None
 
 
 @pytest.fixture
@@ -150,14 +151,23 @@ def run_to(after: float, *whole: float) -> dict[str, Any]:
 )
 def test_the_claim_on_resnet56_speaks_of_what_was_run(cells: Any, after: float, side: str) -> None:
     assert "| not run | out of reach here |" in claims.claims()
-    cells("tuning_resnet56", {"8x|naive|0.01|0": run_to(60.0, 92.5)})
+    cells("tuning_resnet56", {**searched(8.0), "8x|naive|0.01|0": run_to(60.0, 92.5)})
     assert "| not run | out of reach here |" in claims.claims()  # that is not 2.1x
-    runs = {"2.1x|naive|0.01|0": run_to(80.0, 92.5), "2.1x|EP|0.01|0": run_to(after, 92.5)}
-    cells("tuning_resnet56", runs)
+    runs = {f"2.1x|{arm}|0.01|0": run_to(80.0, 92.5) for arm in ARMS}
+    runs["2.1x|EP|0.01|0"] = run_to(after, 92.5)
+    cells("tuning_resnet56", {**searched(2.1), **runs})
     text = claims.claims()
     assert "| not run |" not in text
-    assert f"92.5 → naive 80.0, EP {after} | the best way, EP, ends {side}" in text
-    assert "best for ResNet-20 at 2.5×: none was chosen on this network" in tuned.tables()
+    assert f"92.5 → naive 80.0, EP {after}, recalibrated 80.0" in text
+    assert f"| the best way, EP, ends {side}" in text
+
+
+def test_a_table_says_at_which_budget_its_rates_were_chosen(cells: Any) -> None:
+    cells("tuning_resnet56", searched(2.1))
+    cells("tuning_resnet56_between", {"2.5x|naive|0.01|0": run_to(80.0, 92.5)})
+    text = tuned.tables()
+    assert "best for ResNet-56 at 2.1×: none was chosen at this budget" in text
+    assert text.count("Rates are those") == 1
 
 
 def test_sparse_learning_is_missing_until_it_was_run(cells: Any) -> None:
@@ -179,7 +189,7 @@ def test_a_tuning_that_searches_is_shown_at_the_speed_ups_it_has_searched(cells:
     text = tuned.tables()
     assert "VGG16 of quarter width, MACs ÷ 3, 4 epochs, 1 seed:" in text
     assert "MACs ÷ 9" not in text
-    assert "was chosen on this network" not in text
+    assert "was chosen" not in text
 
 
 @pytest.mark.parametrize("name", ["tuning_sparse", "tuning_double"])
@@ -188,10 +198,10 @@ def test_sparse_learning_changes_the_network_that_is_cut(
 ) -> None:
     given = resnet20(width=4).eval()
     batch = (torch.randn(80, 3, 8, 8), torch.randint(10, (80,)))
-    monkeypatch.setattr(tuning, "IMAGES", 64)
     monkeypatch.setattr(tuning, "network", lambda *_: (given, Data(batch, batch)))
     before = {key: value.clone() for key, value in given.state_dict().items()}
-    bench = tuning.Bench(TUNINGS[name], Folders(*[None] * 5), 4.0, 0, None)
+    few = dataclasses.replace(TUNINGS[name], images=64)
+    bench = tuning.Bench(few, Folders(*[None] * 5), 4.0, 0, None)
     weights, sparse = bench.model.state_dict(), name == "tuning_sparse"
     assert torch.equal(weights["fc.weight"], before["fc.weight"]) != sparse
     assert all(torch.equal(given.state_dict()[key], before[key]) for key in before)

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 from benchmarks._harness import spread
 from benchmarks.study.sources import benchmark, table
 from benchmarks.study.tuning import (
-    IMAGES,
     TUNINGS,
     Tuning,
     arms,
@@ -113,8 +112,8 @@ def _remarks(at: Tuned) -> list[str]:
     remarks = []
     if at.rates_of:
         remarks.append(
-            f"Rates are those that were best for {at.rates_of}: none was chosen on this network, "
-            "so a way may be behind for its rate alone."
+            f"Rates are those that were best for {at.rates_of}: none was chosen at this budget, so "
+            "a way may be behind for its rate alone."
         )
     if at.tuning.sparse:
         runs = at.ways["naive"][1].values()
@@ -155,9 +154,8 @@ def resnet56() -> tuple[str, str] | None:
             best = max(ends, key=lambda arm: statistics.mean(ends[arm]))
             gap = statistics.mean(ends[best]) - statistics.mean(whole)
             listed = ", ".join(f"{arm} {spread(end)}" for arm, end in ends.items())
-            words = (
-                f"{at.epochs} of {IMAGES:,} images, no sparse learning: {spread(whole)} → {listed}"
-            )
+            length = f"{at.epochs} of {at.tuning.images:,} images"
+            words = f"{length}, no sparse learning: {spread(whole)} → {listed}"
             side = "above" if gap > 0 else "below"
             verdict = f"the best way, {best}, ends {abs(gap):.1f} points {side} after {at.epochs}"
             return words, verdict

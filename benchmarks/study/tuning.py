@@ -3,8 +3,8 @@
 All ways share a seed's plans and batches. The rate of each is chosen with seed 0, by accuracy on
 images that are neither tuned nor tested on: rates are tried until the best has a worse one on
 either side. The other seeds are tuned at that rate alone, and so are tunings that take the rates of
-another: longer ones, which show whether a way that starts behind is ahead in the end, one of a
-network that learned sparsely before it was cut, and one of a larger network.
+another: longer ones and those of nearly all images, which show whether a way that starts behind is
+ahead in the end, one of a network that learned sparsely before it was cut, and budgets in between.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from __future__ import annotations
 import copy
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 import obc
@@ -33,7 +33,7 @@ from obc.tuning.sparse import sparsify
 RATES = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1)
 # Where the search for each way's rate begins: what was best for ResNet-20 at 4x.
 FIRST = {"naive": 0.01, "EP": 0.001, "recalibrated": 0.003, "EP from recalibrated": 0.0003}
-IMAGES, VALIDATION, BATCH, SAMPLES = 4096, 1000, 64, 512
+VALIDATION, BATCH, SAMPLES = 1000, 64, 512
 ARMS = tuple(FIRST)
 
 
@@ -43,7 +43,8 @@ class Tuning:
 
     `ep_rate` is the rate of C and D over that of the weights, `ep_decay` their weight decay; a
     tuning of which `rates` names another takes the best rates of that one, at the nearest speed-up.
-    `sparse` counts the epochs of sparse learning before the cut.
+    `images` make an epoch, `augmented` by random crops and mirrored or as they are; `sparse` counts
+    the epochs of sparse learning before the cut.
     """
 
     network: str
@@ -53,12 +54,15 @@ class Tuning:
     epochs: int = 4
     rates: str | None = None
     arms: tuple[str, ...] = ARMS
+    images: int = 4096
+    augmented: bool = False
     sparse: int = 0
     seeds: int = 3
 
 
 # C and D as in the paper's table of hyper-parameters for ResNet-56 and for VGG19.
 RESNET: dict[str, Any] = {"ep_rate": 2.0, "ep_decay": 0.0}
+VGG: dict[str, Any] = {"ep_rate": 0.2, "ep_decay": 5e-4}
 # Eight epochs, half of them sparse learning or none; C and D have no part in that question.
 HALVED: dict[str, Any] = {"rates": "tuning", "arms": ("naive", "recalibrated"), **RESNET}
 TUNINGS = {
@@ -66,8 +70,16 @@ TUNINGS = {
     "tuning_double": Tuning("resnet20_padded", (4.0,), epochs=8, **HALVED),
     "tuning_sparse": Tuning("resnet20_padded", (4.0,), sparse=4, **HALVED),
     "tuning_long": Tuning("resnet20_padded", (4.0,), epochs=16, rates="tuning", **RESNET),
-    "tuning_resnet56": Tuning("resnet56_padded", (2.1, 8.0), rates="tuning", seeds=1, **RESNET),
-    "tuning_vgg": Tuning("vgg16_quarter", (3.0, 9.0), ep_rate=0.2, ep_decay=5e-4),
+    "tuning_resnet56": Tuning("resnet56_padded", (2.1, 8.0), **RESNET),
+    "tuning_resnet56_between": Tuning(
+        "resnet56_padded", (2.5, 4.0), rates="tuning_resnet56", seeds=1, **RESNET
+    ),
+    "tuning_vgg": Tuning("vgg16_quarter", (3.0, 9.0, 6.0, 12.0), **VGG),
+    "tuning_vgg_whole": Tuning(
+        *("vgg16_quarter", (9.0,)),
+        **{"epochs": 10, "rates": "tuning_vgg", "images": 45_000, "augmented": True, "seeds": 2},
+        **VGG,
+    ),
 }
 
 
@@ -95,6 +107,15 @@ def started(model: nn.Module, plan: obc.Plan, data: Data, arm: str) -> nn.Module
     return init if arm == "recalibrated" else obc.apply(copy.deepcopy(model), plan)
 
 
+def views(augmented: bool) -> Callable[[Tensor], Tensor]:
+    """What is done to the images of a batch; crops are padded with the mean colour."""
+    if not augmented:
+        return lambda images: images
+    from obc.data.augment import Augment  # kornia takes long to import
+
+    return Augment((32, 32), 10, crop=4, flip=True).views
+
+
 def tuned(
     pruned: nn.Module, data: Data, held_out: Any, rate: float, tuning: Tuning, seed: int
 ) -> dict[str, Any]:
@@ -107,7 +128,7 @@ def tuned(
     ep_rate = tuning.ep_rate * rate
     groups = obc.parameter_groups(pruned, rate, DECAY, ep_rate, tuning.ep_decay)
     start = time.process_time()
-    tune(pruned, data, tuning.epochs, BATCH, groups, seed, watch)
+    tune(pruned, data, tuning.epochs, BATCH, groups, seed, watch, views(tuning.augmented))
     seconds = time.process_time() - start
     test.append(accuracy(pruned, data.test))
     return {"validation": validation, "test": test, "CPU seconds": seconds}
@@ -172,9 +193,10 @@ def run(name: str, folders: Folders, seeds: int | None, scratch: Path | None) ->
     tuning = TUNINGS[name]
     stage = sparse_recipe(tuning.sparse).sparse if tuning.sparse else None
     protocol = {
-        **{"network": tuning.network, "images": IMAGES, "validation": VALIDATION},
+        **{"network": tuning.network, "images": tuning.images, "validation": VALIDATION},
         **{"epochs": tuning.epochs, "batch": BATCH, "samples": SAMPLES},
         **{"rate of C and D ÷": tuning.ep_rate, "weight decay of C and D": tuning.ep_decay},
+        **({"augmented": "crop, flip"} if tuning.augmented else {}),
         "sparse learning": stage and stage.model_dump(),
     }
     cells = Cells(f"study_{name}", protocol)
@@ -200,7 +222,7 @@ class Bench:
         self, tuning: Tuning, folders: Folders, speedup: float, seed: int, scratch: Path | None
     ) -> None:
         self.tuning, self.folders, self.scratch = tuning, folders, scratch
-        self.speedup, self.seed = speedup, seed
+        self.speedup, self.seed, self.images = speedup, seed, tuning.images
         self.starts: dict[str, nn.Module] = {}
         self.seconds: dict[str, float] = {}
 
@@ -228,7 +250,7 @@ class Bench:
 
     @cached_property
     def network(self) -> tuple[nn.Module, Data]:
-        return network(self.tuning.network, self.seed, self.folders, IMAGES + VALIDATION)
+        return network(self.tuning.network, self.seed, self.folders, self.images + VALIDATION)
 
     @cached_property
     def model(self) -> nn.Module:
@@ -249,12 +271,12 @@ class Bench:
     @property
     def held_out(self) -> Batch:
         x, y = self.network[1].train
-        return x[IMAGES:], y[IMAGES:]
+        return x[self.images :], y[self.images :]
 
     @property
     def data(self) -> Data:
         x, y = self.network[1].train
-        return Data((x[:IMAGES], y[:IMAGES]), self.network[1].test)
+        return Data((x[: self.images], y[: self.images]), self.network[1].test)
 
     @cached_property
     def plan(self) -> obc.Plan:
