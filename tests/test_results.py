@@ -170,24 +170,52 @@ def test_a_table_says_at_which_budget_its_rates_were_chosen(cells: Any) -> None:
     assert text.count("Rates are those") == 1
 
 
-def test_sparse_learning_is_missing_until_it_was_run(cells: Any) -> None:
-    assert "not repeated**: sparse learning, a hundred" in claims.summary()
-    assert "Sparse learning" not in claims.summary() + tuned.tables()
+def test_sparse_learning_is_held_against_as_many_epochs_of_tuning(cells: Any) -> None:
     first = {f"4x|naive|0.01|{seed}": run_to(60.0 + seed, 91.0, 90.0) for seed in range(3)}
     cells("tuning_sparse", first)
-    assert "not repeated**: a hundred" in claims.summary()
-    assert "Sparse learning first?" not in claims.summary()  # nothing to hold it against
+    assert "Sparse learning:" not in tuned.overview()  # nothing to hold it against
     assert "70 CPU s, and the whole network from 91.0 ± 0.0 to 90.0 ± 0.0%" in tuned.tables()
     alone = {f"4x|naive|0.01|{seed}": run_to(57.0 - seed, 91.0) for seed in (0, 2)}
     cells("tuning_double", alone)
-    assert "8 epochs of tuning alone: naive 5.0 ± 2.8." in claims.summary()  # 3 and 7
+    assert "8 epochs of tuning alone: naive 5.0 ± 2.8." in tuned.overview()  # 3 and 7
+
+
+def test_ways_are_told_by_the_least_and_the_most_they_are_ahead(cells: Any) -> None:
+    assert tuned.ahead_by("EP", "naive") == "0.0 to 0.0 points, ahead in 0 of 2 settings"
+    runs = {f"8x|{arm}|0.01|0": run_to(after) for arm, after in (("naive", 60.0), ("EP", 61.5))}
+    cells("tuning_resnet56", searched(8.0) | runs)
+    assert tuned.ahead_by("EP", "naive") == "0.0 to 1.5 points, ahead in 1 of 3 settings"
+    assert tuned.ahead_by("naive", "EP") == "−1.5 to 0.0 points, ahead in 0 of 3 settings"
+    assert "| ResNet-56 | 8× | 4 epochs | 2 | 1 | 60.0 | 1.5 |" in tuned.overview()
+
+
+def test_jc_is_held_against_the_best_of_the_papers_rivals(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = shutil.copytree(sources.RESULTS, tmp_path / "results")
+    monkeypatch.setattr(sources, "RESULTS", folder)
+    monkeypatch.setattr(claims, "NETWORKS", {"vit": "ViT"})
+
+    def cell(*cut: float) -> dict[str, Any]:
+        return {"points": [{"speedup": 2.0, "cut": number} for number in cut]}
+
+    runs = {"JC, as printed": (60.0, 40.0), "l2": (70.0, 20.0), "random": (10.0, 10.0)}
+    results = {f"{name}|0": cell(*numbers) for name, numbers in runs.items()}
+    results["group JC ÷ cost|0"] = cell(90.0, 90.0)  # ours, too: no rival
+    (folder / "study_vit.json").write_text(json.dumps({"cells": results}))
+    assert "| ViT | 50.0 | l2 45.0 | 5.0 |  |  |  |" in claims.rivals()
+    assert claims.ahead_of_rivals("cut") == "2 of 2 networks"  # the digits are the other
+    results["l2|0"] = cell(90.0, 20.0)
+    (folder / "study_vit.json").write_text(json.dumps({"cells": results}))
+    assert "| ViT | 50.0 | l2 55.0 | −5.0 |  |  |  |" in claims.rivals()
+    assert claims.ahead_of_rivals("cut") == "1 of 2 networks"
 
 
 def test_a_tuning_that_searches_is_shown_at_the_speed_ups_it_has_searched(cells: Any) -> None:
     assert "VGG16" not in tuned.tables()
     cells("tuning_vgg", searched(3.0) | {"9x|naive|0.01|0": run_to(50.0)})
     text = tuned.tables()
-    assert "VGG16 of quarter width, MACs ÷ 3, 4 epochs, 1 seed:" in text
+    assert "VGG16 of quarter width, MACs ÷ 3, 4 epochs, C and D at 0.2 × the rate, 1 seed:" in text
     assert "MACs ÷ 9" not in text
     assert "was chosen" not in text
 

@@ -28,17 +28,33 @@ def detection() -> str:
     return "\n\n".join(filter(None, map(_network, NETWORKS)))
 
 
-def _network(name: str) -> str:
-    content = benchmark(f"detection_{name}")
-    results: dict[str, Any] = content.get("cells", {})
+def half() -> str:
+    """mAP@0.5 as cut to half the channels, by JC and by the Hessian, network by network."""
+    parts = []
+    for name, title in NETWORKS.items():
+        both = [
+            spread(_values(_cells(name), criterion, HALF, "cut", "map50"), 3)
+            for criterion in ("jacobian", "hessian")
+        ]
+        if all(both):
+            parts.append(f"{title}: JC {both[0]}, Hessian {both[1]}")
+    return "; ".join(parts)
+
+
+def _cells(name: str) -> Cells:
     cells: Cells = {}
-    for key, point in results.items():
+    for key, point in benchmark(f"detection_{name}").get("cells", {}).items():
         if key != "whole":
             criterion, _, budget = key.split("|")
             cells.setdefault((criterion, budget), []).append(point)
+    return cells
+
+
+def _network(name: str) -> str:
+    content, cells = benchmark(f"detection_{name}"), _cells(name)
     if not cells:
         return ""
-    whole = results["whole"]
+    whole = content["cells"]["whole"]
     parts = [
         f"**{NETWORKS[name]}**: {whole['params'] / 1e6:.2f} M parameters, "
         f"{whole['macs'] / 1e6:.0f} M MACs; mAP@0.5 {whole['map50']:.3f} ({_classes(whole)}), "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from benchmarks._harness import spread
 from benchmarks.study.sources import benchmark, table
 
 SHARES = ("5%", "10%", "15%", "20%", "25%", "30%")
@@ -40,6 +41,20 @@ def language() -> str:
             f"{_rows(points)}",
         ]
     )
+
+
+def as_cut(share: str) -> str:
+    """Perplexities as cut, mean and deviation over draws, by JC, Hessian and l1."""
+    points = benchmark("language").get("points", {})
+    parts = []
+    for name in ("jacobian", "hessian", "l1"):
+        drawn = [
+            point["cut"]["perplexity"]
+            for key, point in points.items()
+            if key.startswith(f"{name}, free, ") and key.endswith(f", {share}")
+        ]
+        parts.append(f"{name} {spread(drawn)}")
+    return ", ".join(parts)
 
 
 def _cell(point: dict[str, Any]) -> str:

@@ -21,6 +21,7 @@ PAGES = (
 BLOCKS: dict[str, Callable[[], str]] = {
     "summary": claims.summary,
     "claims": claims.claims,
+    "rivals": claims.rivals,
     "digits": blocks.digits,
     "block-rank": blocks.block_rank,
     "resnet20": partial(blocks.criteria, "resnet20"),
@@ -35,6 +36,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "language": language,
     "detection": detection,
     "equivalent": blocks.equivalent,
+    "tuned": tuned.overview,
     "tuning": tuned.tables,
     "passes": blocks.passes,
     "seconds": blocks.seconds,

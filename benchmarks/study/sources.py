@@ -43,12 +43,18 @@ def values(runs: Sequence[dict[str, Any]], speedup: float, which: str) -> list[f
     return [p[which] for p in points if which in p]
 
 
+def budget_means(cells: Sequence[dict[str, Any]], which: str) -> list[float]:
+    """The mean over its budgets, of each seed that has it."""
+    at = [[point[which] for point in cell["points"] if which in point] for cell in cells]
+    return [statistics.mean(points) for points in at if points]
+
+
 def study_means(name: str, which: str) -> dict[str, float]:
     """Of each variant of a study the mean over its budgets and seeds, best first."""
     means = {
-        variant: statistics.mean(p[which] for cell in cells for p in cell["points"] if which in p)
+        variant: statistics.mean(means)
         for variant, cells in by_variant(name).items()
-        if any(which in p for cell in cells for p in cell["points"])
+        if (means := budget_means(cells, which))
     }
     return dict(sorted(means.items(), key=lambda pair: -pair[1]))
 

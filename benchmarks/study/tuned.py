@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping
-from itertools import groupby
 from typing import Any, NamedTuple
 
 from benchmarks._harness import spread
@@ -44,7 +43,8 @@ class Tuned(NamedTuple):
     def epochs(self) -> str:
         """How long it was trained, in words."""
         first = f"{self.tuning.sparse} epochs of sparse learning and " if self.tuning.sparse else ""
-        return f"{first}{self.tuning.epochs} epochs{' of tuning' if first else ''}"
+        whole = f" of {self.tuning.images:,} images" if self.tuning.augmented else ""
+        return f"{first}{self.tuning.epochs} epochs{' of tuning' if first else whole}"
 
     def after(self, arm: str) -> list[float]:
         """Accuracy on the test images after tuning, seed by seed."""
@@ -99,7 +99,8 @@ def tables() -> str:
             ahead = "" if arm == "naive" else spread(at.ahead(arm))
             after = spread(at.after(arm))
             rows.append([arm, f"{rate:g}", spread(before), after, ahead, f"{cpu:.0f}"])
-        words = f"{at.network}, MACs ÷ {at.speedup:g}, {at.epochs}, {seeds} seed"
+        ratio = f", C and D at {at.tuning.ep_rate:g} × the rate" if "EP" in at.ways else ""
+        words = f"{at.network}, MACs ÷ {at.speedup:g}, {at.epochs}{ratio}, {seeds} seed"
         rate = "rate" if at.rates_of else "best rate"
         heads = [rate, "before", "after", "− naive", "tuning, CPU s"]
         parts += [f"{words}{'s' if seeds > 1 else ''}:", table(["", *heads], rows)]
@@ -162,16 +163,32 @@ def resnet56() -> tuple[str, str] | None:
     return None
 
 
-def ways(arm: str, base: str) -> str:
-    """One way of tuning less another, seed by seed, network by network."""
-    parts = []
-    for network, group in groupby(tunings(), key=lambda at: at.network):
-        gains = [
-            f"{spread(at.ahead(arm, base))} at {at.speedup:g}× after {at.epochs}"
-            + (f" (at the rates of {at.rates_of}, not its own)" if at.rates_of else "")
-            for at in group
-            if arm in at.ways and base in at.ways
-        ]
-        if gains:
-            parts.append(f"{network} {', '.join(gains)}")
-    return "; ".join(parts)
+def ahead_by(arm: str, base: str) -> str:
+    """One way of tuning less another over all tunings that have both, least and most."""
+    gains = [
+        statistics.mean(at.ahead(arm, base))
+        for at in tunings()
+        if arm in at.ways and base in at.ways
+    ]
+    least, most = (f"{gain:.1f}".replace("-", "−") for gain in (min(gains), max(gains)))
+    wins = sum(gain > 0 for gain in gains)
+    return f"{least} to {most} points, ahead in {wins} of {len(gains)} settings"
+
+
+def overview() -> str:
+    """Of each tuning one line: naive, and by how much the other ways are ahead, seed by seed."""
+    pairs = (
+        ("EP", "naive"),
+        ("recalibrated", "naive"),
+        ("EP from recalibrated", "recalibrated"),
+    )
+    rows = []
+    for at in tunings():
+        gains = [spread(at.ahead(*pair)) if pair[0] in at.ways else "" for pair in pairs]
+        seeds, after = len(at.after("naive")), spread(at.after("naive"))
+        ratio = f"{at.tuning.ep_rate:g}" if "EP" in at.ways else ""
+        rows.append([at.network, f"{at.speedup:g}×", at.epochs, ratio, str(seeds), after, *gains])
+    heads = ["MACs ÷", "tuned for", "rate of C and D ÷ that of weights", "seeds", "naive"]
+    heads += [f"{arm} − {base}" for arm, base in pairs]
+    sparse = sparse_first()
+    return table(["", *heads], rows) + (f"\n\nSparse learning: {sparse}." if sparse else "")

@@ -12,7 +12,7 @@ from __future__ import annotations
 import copy
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -69,6 +69,8 @@ TUNINGS = {
     "tuning": Tuning("resnet20_padded", (4.0, 2.5), **RESNET),
     "tuning_double": Tuning("resnet20_padded", (4.0,), epochs=8, **HALVED),
     "tuning_sparse": Tuning("resnet20_padded", (4.0,), sparse=4, **HALVED),
+    # The same network with C and D at a fifth of the rate, as the paper has it for VGG19.
+    "tuning_gentle": Tuning("resnet20_padded", (4.0,), arms=("naive", "EP"), **VGG),
     "tuning_long": Tuning("resnet20_padded", (4.0,), epochs=16, rates="tuning", **RESNET),
     "tuning_resnet56": Tuning("resnet56_padded", (2.1, 8.0), **RESNET),
     "tuning_resnet56_between": Tuning(
@@ -156,10 +158,10 @@ def next_rate(cells: Mapping[str, Any], speedup: float, arm: str) -> float | Non
     return next((rate for rate in around if rate not in at), None)
 
 
-def speedups_of(cells: Mapping[str, Any]) -> list[float]:
-    """The speed-ups at which the best rate of each way is known."""
+def speedups_of(cells: Mapping[str, Any], ways: Sequence[str]) -> list[float]:
+    """The speed-ups at which the best rate of each of these ways is known."""
     known = sorted({float(key.split("x|")[0]) for key in cells})
-    return [s for s in known if all(next_rate(cells, s, arm) is None for arm in ARMS)]
+    return [s for s in known if all(next_rate(cells, s, arm) is None for arm in ways)]
 
 
 def chosen_at(tuning: Tuning, speedup: float, known: Mapping[str, Any]) -> float | None:
@@ -167,7 +169,8 @@ def chosen_at(tuning: Tuning, speedup: float, known: Mapping[str, Any]) -> float
 
     That of the tuning itself, where it tries rates; else the nearest that the other one has.
     """
-    places = [s for s in speedups_of(known) if tuning.rates is not None or s == speedup]
+    searched = speedups_of(known, tuning.arms)
+    places = [s for s in searched if tuning.rates is not None or s == speedup]
     return min(places, key=lambda s: abs(s - speedup), default=None)
 
 
