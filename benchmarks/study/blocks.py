@@ -32,6 +32,7 @@ TITLES = {
     "vgg16": "VGG16 of quarter width, CIFAR-10",
     "vit": "ViT of width 64 and four blocks, CIFAR-10",
     "mobilenet": "MobileNetV2, ImageNet",
+    "mobilenet_last": "MobileNetV2, its last convolution kept as in the paper, ImageNet",
     "fashion": "ResNet-20 of width 8, Fashion-MNIST at 14 × 14",
 }
 RECALIBRATED = {

@@ -29,6 +29,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "vgg16": partial(blocks.criteria, "vgg16"),
     "vit": partial(blocks.criteria, "vit"),
     "mobilenet": partial(blocks.criteria, "mobilenet"),
+    "mobilenet_last": partial(blocks.criteria, "mobilenet_last"),
     "settings": blocks.settings,
     "ablations": blocks.ablations,
     "recalibrated": blocks.recalibrated,
