@@ -189,6 +189,15 @@ def test_ways_are_told_by_the_least_and_the_most_they_are_ahead(cells: Any) -> N
     assert "| ResNet-56 | 8× | 4 epochs | 2 | 1 | 60.0 | 1.5 |" in tuned.overview()
 
 
+def test_ep_is_held_against_tuning_for_as_long(cells: Any) -> None:
+    runs = {f"6x|{arm}|0.01|0": run_to(64.0) for arm in ARMS}
+    cells("tuning_vgg", searched(6.0) | runs | {"6x|EP|0.01|0": run_to(65.0)})
+    assert "Equal time" not in tuned.overview()
+    longer = {"6x|naive|0.01|0": run_to(66.5), "6x|recalibrated|0.01|0": run_to(63.0)}
+    cells("tuning_vgg_equal", longer)
+    assert "6×: EP − naive −1.5, EP from recalibrated − recalibrated 1.0." in tuned.overview()
+
+
 def test_jc_is_held_against_the_best_of_the_papers_rivals(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

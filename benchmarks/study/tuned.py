@@ -131,19 +131,35 @@ def _remarks(at: Tuned) -> list[str]:
     return remarks
 
 
+def _less(runs: Mapping[int, Any], others: Mapping[int, Any]) -> str:
+    """Runs less others after tuning, by the seeds that both have."""
+    seeds = [seed for seed in runs if seed in others]
+    return spread([runs[seed]["test"][-1] - others[seed]["test"][-1] for seed in seeds])
+
+
 def sparse_first() -> str:
-    """Sparse learning first less as many epochs of tuning alone, by the seeds that both have."""
+    """Sparse learning first less as many epochs of tuning alone."""
     both = zip(shown("tuning_sparse"), shown("tuning_double"), strict=False)
     for first, alone in both:  # one speed-up; none as long as one of the two has no runs
-        gains = []
-        for arm in (arm for arm in first.ways if arm in alone.ways):
-            (_, runs), (_, others) = first.ways[arm], alone.ways[arm]
-            seeds = [seed for seed in runs if seed in others]
-            ahead = [runs[seed]["test"][-1] - others[seed]["test"][-1] for seed in seeds]
-            gains.append(f"{arm} {spread(ahead)}")
+        shared = (arm for arm in first.ways if arm in alone.ways)
+        gains = [f"{arm} {_less(first.ways[arm][1], alone.ways[arm][1])}" for arm in shared]
         at = f"{first.network} at {first.speedup:g}×"
         return f"{at}, {first.epochs} less {alone.epochs} of tuning alone: {', '.join(gains)}"
     return ""
+
+
+def equal_time() -> str:
+    """EP less tuning without C and D for as many seconds, from the cut and recalibrated."""
+    ep, parts = {at.speedup: at for at in shown("tuning_vgg")}, []
+    for at in shown("tuning_vgg_equal"):
+        pairs = (("EP", "naive"), ("EP from recalibrated", "recalibrated"))
+        gains = [
+            f"{way} − {base} {_less(ep[at.speedup].ways[way][1], at.ways[base][1])}"
+            for way, base in pairs
+            if base in at.ways
+        ]
+        parts.append(f"{at.speedup:g}×: {', '.join(gains)}")
+    return "; ".join(parts)
 
 
 def resnet56() -> tuple[str, str] | None:
@@ -190,5 +206,9 @@ def overview() -> str:
         rows.append([at.network, f"{at.speedup:g}×", at.epochs, ratio, str(seeds), after, *gains])
     heads = ["MACs ÷", "tuned for", "rate of C and D ÷ that of weights", "seeds", "naive"]
     heads += [f"{arm} − {base}" for arm, base in pairs]
-    sparse = sparse_first()
-    return table(["", *heads], rows) + (f"\n\nSparse learning: {sparse}." if sparse else "")
+    remarks = {
+        "Sparse learning": sparse_first(),
+        "Equal time on the VGG16, 4 epochs of EP less 5 without C and D": equal_time(),
+    }
+    words = [f"{title}: {text}." for title, text in remarks.items() if text]
+    return "\n\n".join([table(["", *heads], rows), *words])

@@ -77,6 +77,12 @@ TUNINGS = {
         "resnet56_padded", (2.5, 4.0), rates="tuning_resnet56", seeds=1, **RESNET
     ),
     "tuning_vgg": Tuning("vgg16_quarter", (3.0, 9.0, 6.0, 12.0), **VGG),
+    # As long as four epochs of EP take.
+    "tuning_vgg_equal": Tuning(
+        *("vgg16_quarter", (6.0, 9.0)),
+        **{"epochs": 5, "rates": "tuning_vgg", "arms": ("naive", "recalibrated")},
+        **VGG,
+    ),
     "tuning_vgg_whole": Tuning(
         *("vgg16_quarter", (9.0,)),
         **{"epochs": 10, "rates": "tuning_vgg", "images": 45_000, "augmented": True, "seeds": 2},
