@@ -53,7 +53,8 @@ def as_cut(share: str) -> str:
             for key, point in points.items()
             if key.startswith(f"{name}, free, ") and key.endswith(f", {share}")
         ]
-        parts.append(f"{name} {spread(drawn)}")
+        ruined = bool(drawn) and min(drawn) > 1000  # by how much, tenths do not tell
+        parts.append(f"{name} {f'{min(drawn):,.0f}' if ruined else spread(drawn)}")
     return ", ".join(parts)
 
 

@@ -148,18 +148,35 @@ def sparse_first() -> str:
     return ""
 
 
+EQUAL_TIME = (("EP", "naive"), ("EP from recalibrated", "recalibrated"))
+
+
 def equal_time() -> str:
     """EP less tuning without C and D for as many seconds, from the cut and recalibrated."""
     ep, parts = {at.speedup: at for at in shown("tuning_vgg")}, []
     for at in shown("tuning_vgg_equal"):
-        pairs = (("EP", "naive"), ("EP from recalibrated", "recalibrated"))
         gains = [
             f"{way} − {base} {_less(ep[at.speedup].ways[way][1], at.ways[base][1])}"
-            for way, base in pairs
+            for way, base in EQUAL_TIME
             if base in at.ways
         ]
         parts.append(f"{at.speedup:g}×: {', '.join(gains)}")
     return "; ".join(parts)
+
+
+def ep_on_vgg(speedup: float) -> str:
+    """EP less naive tuning of the VGG for as many epochs, and for as many seconds."""
+    short, longer = (
+        [at for at in shown(name) if at.speedup == speedup]
+        for name in ("tuning_vgg", "tuning_vgg_equal")
+    )
+    if not short or not longer:
+        return "not run"
+    ep, naive = short[0].ways["EP"][1], longer[0].ways["naive"][1]
+    return (
+        f"{spread(short[0].ahead('EP'))} on the VGG16 at {speedup:g}×, is {_less(ep, naive)} "
+        "against naive tuning for as many seconds"
+    )
 
 
 def resnet56() -> tuple[str, str] | None:
