@@ -10,6 +10,7 @@ from typing import Any
 
 from matplotlib import rc_context
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from benchmarks.study.blocks import BLOCK_RANK, RECALIBRATED, SETTINGS, TITLES
 from benchmarks.study.sources import ahead_of_naive, benchmark, by_variant, values
@@ -130,8 +131,8 @@ def removed(name: str) -> Figure | None:
 
 
 def tuning() -> Figure | None:
-    """Validation accuracy over epochs of tuning, each way at its rate."""
-    shown = tunings()
+    """Validation accuracy over epochs of tuning with C and D and without, each way at its rate."""
+    shown = [at for at in tunings() if "EP" in at.ways]
     if not shown:
         return None
     columns = min(3, len(shown))  # a page is no wider
@@ -146,8 +147,9 @@ def tuning() -> Figure | None:
             epochs = list(zip(*(run["validation"] for run in runs.values()), strict=True))
             x = [epoch + 0.04 * (number - 1.5) for epoch in range(len(epochs))]
             _bars(axes, x, epochs, label=f"{arm}, rate {rate:g}", color=f"C{number}", marker="o")
-        first = ", sparse learning first" if at.tuning.sparse else ""
-        axes.set(title=f"{at.network}, MACs ÷ {at.speedup:g}{first}", xlabel="epochs")
+        title = f"{at.network}, MACs ÷ {at.speedup:g}\nC and D at {at.tuning.ep_rate:g} × the rate"
+        axes.set(title=title, xlabel=f"epochs of {at.tuning.images:,} images")
         axes.set_ylabel("top-1 on validation images, %")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.legend(fontsize=7)
     return figure
