@@ -170,6 +170,22 @@ def test_a_table_says_at_which_budget_its_rates_were_chosen(cells: Any) -> None:
     assert text.count("Rates are those") == 1
 
 
+def test_a_table_of_whole_epochs_says_how_images_were_changed(cells: Any) -> None:
+    cells("tuning_vgg", searched(9.0))
+    assert "mirrored" not in tuned.tables()
+    cells("tuning_vgg_whole", {"9x|naive|0.01|0": run_to(75.0, 83.0)})
+    assert "MACs ÷ 9, 10 epochs of 45,000 images, 1 seed:" in tuned.tables()
+    assert tuned.tables().count("Images are cropped and mirrored") == 1
+
+
+def test_views_are_images_of_the_same_size_or_the_images_themselves() -> None:
+    images = torch.rand(8, 3, 32, 32)
+    assert tuning.views(False)(images) is images
+    changed = tuning.views(True)(images)
+    assert changed.shape == images.shape
+    assert not torch.equal(changed, images)
+
+
 def test_sparse_learning_is_held_against_as_many_epochs_of_tuning(cells: Any) -> None:
     first = {f"4x|naive|0.01|{seed}": run_to(60.0 + seed, 91.0, 90.0) for seed in range(3)}
     cells("tuning_sparse", first)

@@ -116,6 +116,8 @@ def _remarks(at: Tuned) -> list[str]:
             f"Rates are those that were best for {at.rates_of}: none was chosen at this budget, so "
             "a way may be behind for its rate alone."
         )
+    if at.tuning.augmented:
+        remarks.append("Images are cropped and mirrored at random; rates are those of four epochs.")
     if at.tuning.sparse:
         runs = at.ways["naive"][1].values()
         cpu = statistics.mean(run["CPU seconds before"]["sparse learning"] for run in runs)
