@@ -197,11 +197,11 @@ def test_sparse_learning_is_held_against_as_many_epochs_of_tuning(cells: Any) ->
 
 
 def test_ways_are_told_by_the_least_and_the_most_they_are_ahead(cells: Any) -> None:
-    assert tuned.ahead_by("EP", "naive") == "0.0 to 0.0 points, ahead in 0 of 2 settings"
+    assert tuned.ahead_by("EP", "naive") == "0.0 to 0.0 points, above zero in 0 of 2 settings"
     runs = {f"8x|{arm}|0.01|0": run_to(after) for arm, after in (("naive", 60.0), ("EP", 61.5))}
     cells("tuning_resnet56", searched(8.0) | runs)
-    assert tuned.ahead_by("EP", "naive") == "0.0 to 1.5 points, ahead in 1 of 3 settings"
-    assert tuned.ahead_by("naive", "EP") == "−1.5 to 0.0 points, ahead in 0 of 3 settings"
+    assert tuned.ahead_by("EP", "naive") == "0.0 to 1.5 points, above zero in 1 of 3 settings"
+    assert tuned.ahead_by("naive", "EP") == "−1.5 to 0.0 points, above zero in 0 of 3 settings"
     assert "| ResNet-56 | 8× | 4 epochs | 2 | 1 | 60.0 | 1.5 |" in tuned.overview()
 
 
