@@ -263,7 +263,7 @@ def _tuned() -> list[list[str]]:
             f"{tuned.ahead_by('EP', 'naive')}; from recalibrated networks: "
             f"{tuned.ahead_by('EP from recalibrated', 'recalibrated')} ([table](#does-ep-help))",
             "after equal epochs: a gain of one point on the VGG16 at 6×, level at its other "
-            "budgets; on the ResNets behind in the mean with C and D at twice the rate, level at a "
+            "budgets; on the ResNets level or behind with C and D at twice the rate, level at a "
             "fifth; at equal time: no gain; the paper's tuning is a hundred epochs",
         ],
         [
