@@ -43,7 +43,7 @@ def tune(
     batch, at random perhaps.
     """
     x, y = data.train
-    torch.manual_seed(seed)
+    torch.manual_seed(seed)  # views, too, are the same for every arm
     optimizer = torch.optim.SGD(groups, momentum=0.9)
     random = torch.Generator().manual_seed(seed)
     steps = -(-len(x) // size) * epochs
